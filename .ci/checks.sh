@@ -48,7 +48,7 @@ step_api() {
 	echo "since $base:"
 	cat "$tmp/api"
 	[[ ! -s $tmp/breaking ]] && return
-	sed -n '/^## Unreleased/,/^## v/p' .github/CHANGELOG.md | grep -q '^### Breaking' && return
+	sed -n '/^## Unreleased/,/^## v/p' .github/CHANGELOG.md | grep '^### Breaking' >/dev/null && return
 	echo "the last $(wc -l <"$tmp/breaking") lines of \"-incompatible\" break programs; describe them under \"### Breaking\" in the changelog:"
 	cat "$tmp/breaking"
 	return 1

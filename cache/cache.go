@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
@@ -312,7 +313,7 @@ func (c *Cache[V]) Close(ctx context.Context) error {
 	case <-c.quiet:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("close cache: builds still run: %w", context.Cause(ctx))
+		return fmt.Errorf("close cache: builds still run: %w", ended.Cause(ctx))
 	}
 }
 

@@ -2,9 +2,9 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
@@ -58,7 +58,7 @@ func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) 
 	}
 	if ctx.Err() != nil {
 		c.mu.Unlock()
-		return nil, context.Cause(ctx)
+		return nil, ended.Cause(ctx)
 	}
 	f := c.flights[key]
 	if share && f != nil {
@@ -106,7 +106,7 @@ func (c *Cache[V]) await(ctx context.Context, f *flight[V], build func()) (*Ref[
 	case <-f.done:
 	case <-ctx.Done():
 		if c.leave(f, abandoned(ctx)) {
-			return nil, context.Cause(ctx)
+			return nil, ended.Cause(ctx)
 		}
 	}
 	if f.err != nil {
@@ -117,11 +117,7 @@ func (c *Cache[V]) await(ctx context.Context, f *flight[V], build func()) (*Ref[
 
 // abandoned returns the cause for cancelling a build whose last waiter left because ctx ended.
 func abandoned(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, ctx.Err()) {
-		return fmt.Errorf("%w: %w", ErrAbandoned, cause)
-	}
-	return fmt.Errorf("%w: %w: %w", ErrAbandoned, ctx.Err(), cause)
+	return fmt.Errorf("%w: %w", ErrAbandoned, ended.Cause(ctx))
 }
 
 // join registers a waiter with the given context at the work of f, if any.

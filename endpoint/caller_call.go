@@ -38,7 +38,7 @@ func (c *caller) keep(ctx context.Context, call client.Call, out any) (*client.R
 
 // fetch obtains a value and, if call.Keep is set, its reference. A call runs through the client's interceptors.
 func (c *caller) fetch(ctx context.Context, call client.Call, out any) (*client.Reference, error) {
-	if c.intercept == nil || call.Task != "" {
+	if c.intercept == nil || call.Task != nil {
 		return c.fetchNow(ctx, call, out)
 	}
 	var ref *client.Reference
@@ -154,10 +154,15 @@ func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func
 }
 
 // stream makes the call and passes each result to yield until it returns false. It makes the call again if the owner
-// refused it after its goodbye.
+// refused it after its goodbye, which it does not do after the first result.
 func (c *caller) stream(ctx context.Context, call client.Call, yield func(decode func(any) error) bool) (err error) {
+	began := false
 	for range streamAttempts {
-		if err = c.streamOnce(ctx, call, yield); !errors.Is(err, status.ErrLeaving) {
+		err = c.streamOnce(ctx, call, func(decode func(any) error) bool {
+			began = true
+			return yield(decode)
+		})
+		if began || !client.NotSent(err) {
 			break
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -124,9 +125,9 @@ func Follow[T any](ctx context.Context, c *Client, name string, prepare func(ctx
 	case <-f.ready:
 		return f, nil
 	case <-f.ended:
-		err = context.Cause(f.ctx)
+		err = ended.Cause(f.ctx)
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		err = ended.Cause(ctx)
 		if refused := f.Status().Refused; refused != nil {
 			err = fmt.Errorf("%w; the last version was refused: %w", err, refused)
 		}

@@ -48,7 +48,7 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 // ResultManaged is [Task.Result] with a typed value that keeps the reference to the result's object, with the errors of
 // [CallManaged]. Each call has a separate reference. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, t *Task) (*Ref[T], error) {
-	return keepResult[T](ctx, t.of, client.Call{Task: t.ID}, "task", t.ID)
+	return keepResult[T](ctx, t.of, client.Call{Task: t.at}, "task", t.ID)
 }
 
 // keepResult makes a call and keeps the reference to its result. what and name identify the call in warnings.

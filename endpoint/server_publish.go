@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
@@ -57,7 +58,7 @@ func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uin
 // Withdraw removes a name from the catalog, so that it can no longer be acquired. Holders keep their version and
 // receive an event. Errors: [ErrNotFound], and the cause of ctx if it has ended.
 func (s *Server) Withdraw(ctx context.Context, name string) error {
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
 	if err := s.core.MayChangeOwn("withdraw", "name", name); err != nil {
@@ -73,7 +74,7 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 // List returns published models with their holders, and models that are being loaded, sorted by name. It fails only if
 // ctx has ended.
 func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	listed := s.core.Models.List()

@@ -15,6 +15,10 @@ import (
 
 // Task is a task of an owner: a call that runs in the background. It is a name without resources and needs no Close. Its
 // methods are safe for concurrent use.
+//
+// The owner that accepted a task runs it to its end. While that owner leaves, because another one replaces it, the methods of a
+// Task that Submit returned still reach it, until shortly after the end of the last task of the client. If it is gone, they
+// return task.ErrNotFound and, if the present owner is another, [ErrStale]: whether the task has run is then not known.
 type Task struct {
 	// ID identifies the task at its owner.
 	ID string
@@ -22,6 +26,7 @@ type Task struct {
 	Submitted TaskInfo
 
 	of *caller
+	at *client.TaskID
 }
 
 // Submit starts a call as a task and returns at once. Any endpoint except a stream can run as a task. After Submit has
@@ -29,21 +34,19 @@ type Task struct {
 // cancelled. Its arguments are shared as in Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error) {
 	t := &Task{of: c}
-	var cancel func()
 	submit := func(ctx context.Context, call client.Call) error {
-		got, undo, err := c.conn.Submit(ctx, call)
+		at, got, err := c.conn.Submit(ctx, call)
 		if err != nil {
 			return fmt.Errorf("submit %s: %w", status.Shown(name), err)
 		}
-		t.Submitted, cancel = decodeTask(got), undo
-		t.ID = t.Submitted.ID
+		t.ID, t.Submitted, t.at = at.ID, decodeTask(got), &at
 		return nil
 	}
 	var err error
 	if call := (client.Call{Name: name, In: in}); c.intercept == nil {
 		err = submit(ctx, call)
 	} else {
-		err = c.intercepted(ctx, KindSubmit, call, submit, func() { cancel() })
+		err = c.intercepted(ctx, KindSubmit, call, submit, func() { t.at.CancelQuietly() })
 	}
 	if err != nil {
 		return nil, err
@@ -53,7 +56,7 @@ func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error)
 
 // Task returns the task of an id, such as [Task].ID of another process. It sends no request: the methods of an unknown
 // task return task.ErrNotFound.
-func (c *caller) Task(id string) *Task { return &Task{ID: id, of: c} }
+func (c *caller) Task(id string) *Task { return &Task{ID: id, of: c, at: &client.TaskID{ID: id}} }
 
 // Info describes the current state of the task. It returns task.ErrNotFound if the task is no longer kept.
 func (t *Task) Info(ctx context.Context) (TaskInfo, error) {
@@ -89,7 +92,7 @@ const lastLook = 100 * time.Millisecond
 func (t *Task) info(ctx context.Context, op message.Op) (TaskInfo, error) {
 	var got message.TaskInfo
 	err := waiting(ctx, func() error {
-		return t.of.conn.Request(ctx, client.Request{Op: op, Body: message.Task{ID: t.ID}}, &got)
+		return t.of.conn.AskTask(ctx, t.at, op, &got)
 	})
 	if err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(t.ID, status.MaxShown), err)
@@ -101,7 +104,7 @@ func (t *Task) info(ctx context.Context, op message.Op) (TaskInfo, error) {
 // repeatedly while the task is kept. Each call returns separate tensors, which the caller closes. Errors:
 // task.ErrNotFinished; task.ErrFailed and task.ErrCancelled with the function's error; task.ErrNotFound.
 func (t *Task) Result(ctx context.Context, out any) error {
-	_, err := t.of.fetch(ctx, client.Call{Task: t.ID}, out)
+	_, err := t.of.fetch(ctx, client.Call{Task: t.at}, out)
 	return err
 }
 
@@ -109,7 +112,7 @@ func (t *Task) Result(ctx context.Context, out any) error {
 // if the task had already ended.
 func (t *Task) Cancel(ctx context.Context) (bool, error) {
 	var got message.TaskCancelled
-	if err := t.of.conn.Request(ctx, client.Request{Op: message.OpTaskCancel, Body: message.Task{ID: t.ID}}, &got); err != nil {
+	if err := t.of.conn.AskTask(ctx, t.at, message.OpTaskCancel, &got); err != nil {
 		return false, fmt.Errorf("cancel task %s: %w", message.CutText(t.ID, status.MaxShown), err)
 	}
 	return got.Cancelled, nil
@@ -121,7 +124,8 @@ func (t *Task) Cancel(ctx context.Context) (bool, error) {
 func (t *Task) Events(ctx context.Context) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		var last TaskInfo
-		for e, err := range t.of.watchTasks(ctx, message.WatchTasks{ID: t.ID}, nil) {
+		watch := func() (*client.TaskEvents, error) { return t.of.conn.WatchTask(ctx, t.at) }
+		for e, err := range taskEvents(ctx, watch, nil) {
 			if err != nil {
 				yield(last, fmt.Errorf("task %s: %w", message.CutText(t.ID, status.MaxShown), err))
 				return

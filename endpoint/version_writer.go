@@ -9,6 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -47,7 +48,7 @@ func (c *Client) NewVersion(ctx context.Context, name string, specs []module.Nam
 // first device. The caller ends it with [VersionWriter.Commit] or [VersionWriter.Abort]. Errors: [ErrInvalid] if the
 // name is invalid, [ErrConfiguration] if the server has no devices, [ErrServerClosed], and those of [module.New].
 func (s *Server) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
-	err := context.Cause(ctx)
+	err := ended.Cause(ctx)
 	if err == nil && s.core.Sessions.Stopped() {
 		err = status.ErrServerClosed
 	}

@@ -44,7 +44,10 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 	return func(yield func(TaskEvent, error) bool) {
 		shown := map[string]bool{} // tasks that were reported in one of the states
 		var open openTasks
-		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}, &open.server) {
+		watch := func() (*client.TaskEvents, error) {
+			return c.conn.WatchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine})
+		}
+		for e, err := range taskEvents(ctx, watch, &open.server) {
 			if err != nil {
 				if errors.Is(err, ErrUnavailable) {
 					for _, t := range open.lost(ctx, c) {
@@ -124,10 +127,10 @@ func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, erro
 	return list, nil
 }
 
-// watchTasks returns the events of the server, whose id it stores in server unless that is nil.
-func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks, server *string) iter.Seq2[TaskEvent, error] {
+// taskEvents returns the events of a watch of the server, whose id it stores in server unless that is nil.
+func taskEvents(ctx context.Context, watch func() (*client.TaskEvents, error), server *string) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
-		watched, err := c.conn.WatchTasks(ctx, ask)
+		watched, err := watch()
 		if err != nil {
 			yield(TaskEvent{}, err)
 			return

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -69,7 +70,7 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 		})
 	}
 	group.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return nil, err
 	}
 	named := make(map[string]Digest, sd.Len())

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -41,7 +42,7 @@ func loadFiles(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
 	c := &copier{model: model, progress: opts.Progress}

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -93,7 +94,7 @@ func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	}
 	sd, err := readModel(ctx, dev, model, opts)
 	// A file that was cut off or written to is the reason of most errors of a reader.
-	if changed := model.Unchanged(); changed != nil && (err == nil || context.Cause(ctx) == nil) {
+	if changed := model.Unchanged(); changed != nil && (err == nil || ended.Cause(ctx) == nil) {
 		return nil, errors.Join(changed, err, sd.Close())
 	}
 	return sd, err
@@ -108,7 +109,7 @@ func readModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	if err != nil {
 		return nil, err
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
 	c := &copier{model: model, progress: opts.Progress}
@@ -164,7 +165,7 @@ func (c *copier) copy(ctx context.Context, extents []extent) error {
 	}
 	for _, e := range extents {
 		for at := int64(0); at < e.bytes; at += loadPiece {
-			if err := context.Cause(ctx); err != nil {
+			if err := ended.Cause(ctx); err != nil {
 				return c.fail(e.file, err)
 			}
 			n := min(loadPiece, e.bytes-at)
@@ -198,7 +199,7 @@ type stream struct {
 func (s *stream) Write(p []byte) (int, error) {
 	written := 0
 	for {
-		if err := context.Cause(s.ctx); err != nil {
+		if err := ended.Cause(s.ctx); err != nil {
 			return written, err
 		}
 		piece := p[written:min(len(p), written+streamPiece)]

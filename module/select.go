@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -193,7 +194,7 @@ type countedReader struct {
 
 // Read reads from the wrapped reader.
 func (c *countedReader) Read(p []byte) (int, error) {
-	if err := context.Cause(c.ctx); err != nil {
+	if err := ended.Cause(c.ctx); err != nil {
 		return 0, err
 	}
 	n, err := c.r.Read(p)

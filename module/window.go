@@ -3,6 +3,8 @@ package module
 import (
 	"context"
 	"io"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // windowBytes is the size of each of the two buffers between file and device.
@@ -57,11 +59,11 @@ func (c *copier) fill(ctx context.Context, extents []extent, free <-chan []byte,
 		w := window{file: extents[0].file}
 		select {
 		case buffer := <-free:
-			if w.err = context.Cause(ctx); w.err == nil {
+			if w.err = ended.Cause(ctx); w.err == nil {
 				extents = c.read(&w, buffer, extents)
 			}
 		case <-ctx.Done():
-			w.err = context.Cause(ctx)
+			w.err = ended.Cause(ctx)
 		}
 		full <- w
 		if w.err != nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // Defaults of [Options].
@@ -146,14 +148,14 @@ func (m *Manager[V]) unlockTo(left *leftover) {
 // of fn, unless fn returns an error.
 //
 // Errors are [ErrCapacity], also for an owner that has reached its limit, [ErrShutdown], and the cause of ctx if it has
-// ended.
+// ended. While Shutdown waits for running tasks, it accepts the tasks that those submit: they may not end without them.
 func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Context) (V, error)) (*Task[V], error) {
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("submit task %q: %w", spec.Name, context.Cause(ctx))
+		return nil, fmt.Errorf("submit task %q: %w", spec.Name, ended.Cause(ctx))
 	}
 	m.mu.Lock()
 	defer m.unlock()
-	if m.closing {
+	if m.closing && !m.needsLocked(ctx) {
 		return nil, fmt.Errorf("submit task %q: %w", spec.Name, ErrShutdown)
 	}
 	if n := m.owners[spec.Owner]; spec.Limit > 0 && n >= spec.Limit {
@@ -175,6 +177,12 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 	m.noteLocked(t)
 	m.dispatchLocked()
 	return t, nil
+}
+
+// needsLocked reports whether a task submitted with ctx is accepted during Shutdown: a task or a work submits it, and not all
+// tasks have ended.
+func (m *Manager[V]) needsLocked(ctx context.Context) bool {
+	return workerOf(ctx) != nil && !m.dead && (m.active > 0 || m.pending.Len() > 0)
 }
 
 // newID returns 128 random bits in hexadecimal digits, so that other clients cannot guess ids.

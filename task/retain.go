@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // keepLocked keeps a finished task according to the options, and drops tasks over the limits.
@@ -75,9 +77,10 @@ func (m *Manager[V]) expire() {
 	m.armLocked()
 }
 
-// Shutdown refuses new tasks, waits until all tasks have finished, including pending ones, and then drops them. If ctx
-// ends first, it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for
-// functions that do not return; their results are released when they do. A second Shutdown waits for those.
+// Shutdown refuses new tasks, except those that running tasks submit. It waits until all tasks have finished, including
+// pending ones, and then drops them. If ctx ends first, it cancels the rest with the cause [ErrShutdown] and returns the
+// cause of ctx without waiting for functions that do not return; their results are released when they do. A second
+// Shutdown waits for those.
 //
 // Results can be fetched until Shutdown returns.
 func (m *Manager[V]) Shutdown(ctx context.Context) error {
@@ -102,7 +105,7 @@ func (m *Manager[V]) Shutdown(ctx context.Context) error {
 		m.timer = nil
 	}
 	if m.active > 0 {
-		return fmt.Errorf("shut down tasks: %d still running: %w", m.active, context.Cause(ctx))
+		return fmt.Errorf("shut down tasks: %d still running: %w", m.active, ended.Cause(ctx))
 	}
 	return nil
 }

@@ -129,3 +129,46 @@ func TestResultsCanBeFetchedWhileOthersDrain(t *testing.T) {
 		require.Zero(t, r.refs.Load())
 	})
 }
+
+// A running task may submit tasks during Shutdown, as it may not end without them. Others may not.
+func TestShutdownAcceptsTasksOfTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		begin := newGate()
+		var last context.Context
+		parent := submit(t, m, func(ctx context.Context) (*resource, error) {
+			last = ctx
+			if _, err := begin.wait(ctx); err != nil {
+				return nil, err
+			}
+			var w Work
+			leave, err := w.Join(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer leave()
+			child, err := m.Submit(w.Context(ctx), Spec{Name: "child"}, func(ctx context.Context) (*resource, error) {
+				grandchild, err := m.Submit(ctx, Spec{Name: "grandchild"}, give(newResource()))
+				if err != nil {
+					return nil, err
+				}
+				return newResource(), grandchild.Wait(ctx)
+			})
+			if err != nil {
+				return nil, err
+			}
+			return newResource(), child.Wait(ctx)
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- m.Shutdown(ctx) }()
+		synctest.Wait()
+		_, err := m.Submit(ctx, Spec{Name: "foreign"}, give(newResource()))
+		require.ErrorIs(t, err, ErrShutdown)
+		close(begin.opened)
+		require.NoError(t, <-ended)
+		require.NoError(t, parent.Err())
+		_, err = m.Submit(context.WithoutCancel(last), Spec{Name: "of an ended task"}, give(newResource()))
+		require.ErrorIs(t, err, ErrShutdown)
+	})
+}

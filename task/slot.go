@@ -2,7 +2,10 @@ package task
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // worker is the owner of a context: a task of any manager, or a [Work]. Its methods are called with the lock of all
@@ -10,8 +13,10 @@ import (
 type worker interface {
 	// id returns the id of the task, or "" for a work without a waiting task.
 	id() string
-	// has reports whether other is this worker, or waits for it.
-	has(other worker) bool
+	// name returns a name for errors, or "".
+	name() string
+	// waiters returns the workers that wait for this one. The caller does not change them.
+	waiters() []worker
 	// park begins a wait of one goroutine, which releases the worker.
 	park(left *leftover)
 	// unpark ends a wait. The caller then calls the returned function without locks; it returns when the task has a
@@ -19,7 +24,40 @@ type worker interface {
 	unpark(left *leftover) (wait func())
 	// arrive is unpark without a preceding wait: it returns a function that waits for a worker in transit.
 	arrive() (wait func())
-	report(p Progress, left *leftover)
+	report(p *Progress, left *leftover)
+}
+
+// refuseCycle returns [ErrSelf] if member must not wait for goal: goal is member, or waits for it directly or through others.
+// The error names those on the way.
+func refuseCycle(member, goal worker) error {
+	from := map[worker]worker{member: nil} // the worker that each one waits for
+	for next := []worker{member}; len(next) > 0; next = next[1:] {
+		at := next[0]
+		if at == goal {
+			return selfError(from, goal)
+		}
+		for _, w := range at.waiters() {
+			if _, seen := from[w]; !seen {
+				from[w] = at
+				next = append(next, w)
+			}
+		}
+	}
+	return nil
+}
+
+// selfError is the error of a cycle of waits that ends at goal.
+func selfError(from map[worker]worker, goal worker) error {
+	var names []string
+	for w := goal; w != nil; w = from[w] {
+		if name := w.name(); name != "" && (len(names) == 0 || names[len(names)-1] != name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ErrSelf
+	}
+	return fmt.Errorf("%w: %s", ErrSelf, strings.Join(append(names, names[0]), " waits for "))
 }
 
 // leftover holds the actions that critical sections leave to be done without locks.
@@ -107,11 +145,9 @@ func (t *Task[V]) giveSlotLocked() {
 	}
 }
 
-func (t *Task[V]) id() string { return t.status.ID }
-
-func (t *Task[V]) has(other worker) bool {
-	return worker(t) == other || slices.ContainsFunc(t.waiting, func(w worker) bool { return w.has(other) })
-}
+func (t *Task[V]) id() string        { return t.status.ID }
+func (t *Task[V]) name() string      { return strconv.Quote(t.status.Name) }
+func (t *Task[V]) waiters() []worker { return t.waiting }
 
 // park begins a wait of one goroutine of the task.
 func (t *Task[V]) park(left *leftover) {

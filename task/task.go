@@ -22,6 +22,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // Status is a snapshot of a task.
@@ -143,7 +145,7 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 		case <-t.done:
 			return t.Err()
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ended.Cause(ctx)
 		}
 	})
 }
@@ -157,8 +159,8 @@ func (t *Task[V]) join(ctx context.Context) (leave func(), err error) {
 	}
 	works.Lock()
 	defer works.Unlock()
-	if w.has(t) {
-		return nil, fmt.Errorf("wait for %q (%s): %w", t.status.Name, t.status.ID, ErrSelf)
+	if err := refuseCycle(w, t); err != nil {
+		return nil, fmt.Errorf("wait for %q (%s): %w", t.status.Name, t.status.ID, err)
 	}
 	t.waiting = append(t.waiting, w)
 	return func() {

@@ -3,6 +3,8 @@ package task
 import (
 	"context"
 	"strings"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // MaxMessageBytes is the maximum length of a report's message; longer ones are cut.
@@ -21,17 +23,17 @@ func Report(ctx context.Context, done, total int64, message string) {
 	}
 	var left leftover
 	works.Lock()
-	w.report(Progress{Done: done, Total: total, Message: strings.ToValidUTF8(message, "")}, &left)
+	w.report(&Progress{Done: done, Total: total, Message: strings.ToValidUTF8(message, "")}, &left)
 	works.Unlock()
 	left.do()
 }
 
 // report records progress. Reports of goroutines that outlive the task are ignored.
-func (t *Task[V]) report(p Progress, left *leftover) {
+func (t *Task[V]) report(p *Progress, left *leftover) {
 	t.m.mu.Lock()
 	defer t.m.unlockTo(left)
 	if t.status.State == Running {
-		t.status.Progress = p
+		t.status.Progress = *p
 		t.m.noteLocked(t)
 	}
 }
@@ -50,7 +52,7 @@ func (t *Task[V]) Watch(ctx context.Context, after uint64) (Status, error) {
 			case <-changed:
 				return nil
 			case <-ctx.Done():
-				return context.Cause(ctx)
+				return ended.Cause(ctx)
 			}
 		})
 		if err != nil {

@@ -14,8 +14,12 @@ import (
 // A waiter need not be a task. Without tasks among its waiters, the work has no worker and its reports are dropped. The
 // zero value is ready for use. Its methods are safe for concurrent use.
 type Work struct {
+	// Name describes the work in errors. It is set before the work is used.
+	Name string
+
 	// Guarded by works.
 	waiting  []worker // the waiting tasks; the first one lends its worker
+	queued   []worker // wait for its end without taking part; see Behind
 	parks    int      // number of the work's goroutines in Blocking
 	progress *Progress
 }
@@ -41,15 +45,15 @@ func (w *Work) Join(ctx context.Context) (leave func(), err error) {
 	defer left.do()
 	works.Lock()
 	defer works.Unlock()
-	if member.has(w) {
-		return nil, fmt.Errorf("wait for a shared piece of work: %w", ErrSelf)
+	if err := refuseCycle(member, w); err != nil {
+		return nil, fmt.Errorf("wait for a shared piece of work: %w", err)
 	}
 	w.waiting = append(w.waiting, member)
 	if len(w.waiting) > 1 || w.parks > 0 {
 		member.park(&left)
 	}
 	if w.progress != nil {
-		member.report(*w.progress, &left)
+		member.report(w.progress, &left)
 	}
 	return func() { w.leave(member) }, nil
 }
@@ -90,9 +94,45 @@ func (w *Work) id() string {
 	return w.waiting[0].id()
 }
 
-// has reports whether other is the work, or waits for it.
-func (w *Work) has(other worker) bool {
-	return worker(w) == other || slices.ContainsFunc(w.waiting, func(m worker) bool { return m.has(other) })
+func (w *Work) name() string { return w.Name }
+
+// waiters implements worker.
+func (w *Work) waiters() []worker {
+	if len(w.queued) == 0 {
+		return w.waiting
+	}
+	return append(slices.Clip(w.waiting), w.queued...)
+}
+
+// Behind calls wait, which waits for the end of the work, and returns its error. The task or work of ctx takes no part in the
+// work: it lends no worker and gets no reports. It releases its worker meanwhile, as in [Blocking]. One that the work waits
+// for gets [ErrSelf].
+func (w *Work) Behind(ctx context.Context, wait func() error) error {
+	member := workerOf(ctx)
+	if member == nil {
+		return wait()
+	}
+	if err := w.queue(member); err != nil {
+		return err
+	}
+	defer func() {
+		works.Lock()
+		defer works.Unlock()
+		i := slices.Index(w.queued, member)
+		w.queued = slices.Delete(w.queued, i, i+1)
+	}()
+	return Blocking(ctx, wait)
+}
+
+// queue records a member of Behind.
+func (w *Work) queue(member worker) error {
+	works.Lock()
+	defer works.Unlock()
+	if err := refuseCycle(member, w); err != nil {
+		return err
+	}
+	w.queued = append(w.queued, member)
+	return nil
 }
 
 // park begins a wait of one goroutine of the work.
@@ -118,9 +158,12 @@ func (w *Work) arrive() (wait func()) {
 	return func() {}
 }
 
-// report records progress for all waiters.
-func (w *Work) report(p Progress, left *leftover) {
-	w.progress = &p
+// report records progress for all waiters, once for each report.
+func (w *Work) report(p *Progress, left *leftover) {
+	if w.progress == p {
+		return
+	}
+	w.progress = p
 	for _, member := range w.waiting {
 		member.report(p, left)
 	}

@@ -271,3 +271,67 @@ func TestWorkAtRandom(t *testing.T) {
 	require.Zero(t, m.Stats().Busy)
 	require.Empty(t, m.resuming)
 }
+
+// A wait behind a work releases the worker, gets no reports, and is refused if it closes a cycle. The error names it.
+func TestWorkBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		first, second := &Work{Name: "first"}, &Work{Name: "second"}
+		g := newGate()
+		waits := submit(t, m, func(ctx context.Context) (*resource, error) {
+			leave, err := second.Join(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer leave()
+			return newResource(), first.Behind(second.Context(ctx), func() error {
+				_, err := g.wait(ctx)
+				return err
+			})
+		})
+		synctest.Wait()
+		require.Zero(t, m.Stats().Busy)
+		Report(first.Context(ctx), 1, 2, "not for those behind it")
+		require.Zero(t, waits.Status().Progress)
+		unexpected := func() error { t.Error("a cycle"); return nil }
+		for _, c := range []struct {
+			member, goal *Work
+			names        string
+		}{
+			{first, second, "second waits for first waits for second"}, {first, first, "first waits for first"},
+		} {
+			err := c.goal.Behind(c.member.Context(ctx), unexpected)
+			require.ErrorIs(t, err, ErrSelf)
+			require.ErrorContains(t, err, c.names)
+			_, err = c.goal.Join(c.member.Context(ctx))
+			require.ErrorIs(t, err, ErrSelf)
+		}
+		require.NoError(t, first.Behind(ctx, func() error { return nil }), "no member")
+		close(g.opened)
+		require.NoError(t, waits.Wait(ctx))
+		require.NoError(t, second.Behind(first.Context(ctx), func() error { return nil }), "nobody waits any more")
+	})
+}
+
+// Checking a wait visits each work once, although the number of ways between works doubles with each layer.
+func TestWorksInDiamonds(t *testing.T) {
+	t.Parallel()
+	const layers = 200
+	first := new(Work)
+	last := first
+	for range layers {
+		left, right, next := new(Work), new(Work), new(Work)
+		for _, w := range [][2]*Work{{left, last}, {right, last}, {next, left}, {next, right}} { // the first waits for the second
+			leave, err := w[1].Join(w[0].Context(ctx))
+			require.NoError(t, err)
+			defer leave()
+		}
+		last = next
+	}
+	leave, err := new(Work).Join(first.Context(ctx))
+	require.NoError(t, err)
+	defer leave()
+	Report(first.Context(ctx), 1, 1, "")
+	require.ErrorIs(t, last.Behind(first.Context(ctx), func() error { return nil }), ErrSelf)
+}

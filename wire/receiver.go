@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // Receiver lets goroutines that wait for answers read the connection themselves. A dedicated reading goroutine would
@@ -138,7 +140,7 @@ func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok b
 	case f, ok = <-answer:
 		return f, ok, nil
 	case <-ctx.Done():
-		return Frame{}, false, context.Cause(ctx)
+		return Frame{}, false, ended.Cause(ctx)
 	case <-r.readToken:
 	}
 	return r.read(ctx, answer)
@@ -187,7 +189,7 @@ func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) 
 	case f, ok := <-answer:
 		return f, ok, nil
 	case <-ctx.Done():
-		return Frame{}, false, context.Cause(ctx)
+		return Frame{}, false, ended.Cause(ctx)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // copyBytes is the maximum size of a body that is copied into the queue behind its header; larger ones are written from
@@ -219,7 +221,7 @@ func (w *writer) waitLocked(ctx context.Context) error {
 	return nil
 }
 
-func notSent(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx)) }
+func notSent(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotSent, ended.Cause(ctx)) }
 
 func (w *writer) full(body int) bool {
 	return w.queue != nil && len(*w.queue)+HeaderBytes+body > queueBytes

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // Fake implements [endpoint.Calls] with functions of the test, without an owner, a socket or encoding. Arguments and
@@ -49,7 +50,7 @@ func (f *Fake) note(name string, in any) {
 // Call implements [endpoint.Calls]. It returns [endpoint.ErrNoEndpoint] if there is no function with the name.
 func (f *Fake) Call(ctx context.Context, name string, in, out any) error {
 	f.note(name, in)
-	if err := context.Cause(ctx); err != nil {
+	if err := ended.Cause(ctx); err != nil {
 		return fmt.Errorf("call %q: %w", name, err)
 	}
 	fn := f.Funcs[name]
@@ -77,7 +78,7 @@ func (f *Fake) Stream(ctx context.Context, name string, in any) iter.Seq2[func(o
 		}
 		for got, err := range fn(ctx, in) {
 			if err == nil {
-				err = context.Cause(ctx)
+				err = ended.Cause(ctx)
 			}
 			if err != nil {
 				yield(nil, fmt.Errorf("stream %q: %w", name, err))

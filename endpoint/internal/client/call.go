@@ -18,14 +18,14 @@ type Call struct {
 	Name     string           // of the endpoint
 	In       any              // argument; nil for none
 	Metadata message.Metadata // sent with the call
-	Task     string           // id of a task; replaces the fields above
+	Task     *TaskID          // a task; replaces the fields above
 	Keep     bool             // keep the reference of the value
 }
 
 // String describes the call for errors.
 func (c Call) String() string {
-	if c.Task != "" {
-		return "result of task " + message.CutText(c.Task, status.MaxShown)
+	if c.Task != nil {
+		return "result of " + c.Task.String()
 	}
 	return fmt.Sprintf("call %s", status.Shown(c.Name))
 }
@@ -33,11 +33,14 @@ func (c Call) String() string {
 // Fetch obtains a value and decodes it into out. It returns the reference to the value's object if call.Keep is set and
 // the value has one. Otherwise it releases the reference.
 func (c *Client) Fetch(ctx context.Context, call Call, out any) (ref *Reference, err error) {
+	if call.Task != nil {
+		return c.fetchTask(ctx, call, out)
+	}
 	conn, err := c.ForRequest(ctx)
 	if err == nil {
 		ref, err = c.fetchOn(ctx, conn, call, out)
 	}
-	if !isNotSent(err) {
+	if !NotSent(err) {
 		return ref, err
 	}
 	return c.fetchAgain(ctx, call, out)
@@ -73,25 +76,15 @@ func (c *Client) fetchOn(ctx context.Context, conn *Conn, call Call, out any) (*
 
 // valueOn requests the value on conn and decodes it into out.
 func (c *Client) valueOn(ctx context.Context, conn *Conn, call Call, out any) (message.Returned, error) {
-	if call.Task == "" {
+	if call.Task == nil {
 		return c.callOn(ctx, conn, call, out)
 	}
-	_, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpTaskResult, Body: message.Task{ID: call.Task}, Returns: true})
+	_, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpTaskResult, Body: message.Task{ID: call.Task.ID}, Returns: true, OfTask: true})
 	if err != nil {
 		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
 	return c.takeResult(conn, frame, out)
-}
-
-// Submit starts a call as a task. cancel cancels the task on the connection of the submission without waiting. It does
-// nothing if the connection has ended.
-func (c *Client) Submit(ctx context.Context, call Call) (info message.TaskInfo, cancel func(), err error) {
-	err = c.onConn(ctx, func(conn *Conn) error {
-		cancel = func() { conn.cancelTask(info.ID) }
-		return c.askOn(ctx, conn, message.OpSubmit, call, &info)
-	})
-	return info, cancel, err
 }
 
 // Ask sends a request with the argument of a call and decodes the answer, which has no memory, into out.

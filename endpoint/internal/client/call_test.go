@@ -73,7 +73,7 @@ func TestFetchCall(t *testing.T) {
 func TestFetchTaskResult(t *testing.T) {
 	drivertest.Leaks(t)
 	c, w := session(t)
-	done := fetch(t.Context(), c, Call{Task: "task 1"})
+	done := fetch(t.Context(), c, Call{Task: &TaskID{ID: "task 1"}})
 	var in message.Task
 	id := w.NextRequest(message.OpTaskResult, &in)
 	require.Equal(t, "task 1", in.ID)
@@ -130,7 +130,7 @@ func TestFetchConnectionLost(t *testing.T) {
 	w.Close()
 	got := <-done
 	require.ErrorIs(t, got.err, status.ErrUnavailable)
-	require.False(t, isNotSent(got.err))
+	require.False(t, NotSent(got.err))
 	within(t, "the end of the connection", w.conn.Done)
 }
 
@@ -168,10 +168,11 @@ func TestSubmitCancelled(t *testing.T) {
 	w.NextRequest(message.OpTaskCancel, &in)
 	require.Equal(t, "task 1", in.ID)
 
-	submitted := make(chan func(), 1)
-	go func() { _, undo, _ := c.Submit(t.Context(), Call{Name: "f"}); submitted <- undo }()
+	submitted := make(chan TaskID, 1)
+	go func() { task, _, _ := c.Submit(t.Context(), Call{Name: "f"}); submitted <- task }()
 	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpSubmit, nil), message.TaskInfo{ID: "task 2"})
-	(<-submitted)()
+	submittedTask := <-submitted
+	submittedTask.CancelQuietly()
 	w.NextRequest(message.OpTaskCancel, &in)
 	require.Equal(t, "task 2", in.ID)
 }

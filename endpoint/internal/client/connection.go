@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -53,7 +54,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	agreed, err := message.ClientHandshake(raw, hello)
 	if !stop() {
-		err = context.Cause(ctx)
+		err = ended.Cause(ctx)
 	}
 	if err != nil && (ctx.Err() != nil || errors.Is(err, wire.ErrTimeout)) {
 		err = fmt.Errorf("%w: process %d listens, but does not answer: %w", status.ErrUnavailable, raw.Peer().PID, err)
@@ -233,7 +234,7 @@ func lost(err error) error {
 // owner sends the reason before it closes the connection.
 func (c *Conn) sendError(ctx context.Context, err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
-		return context.Cause(ctx)
+		return ended.Cause(ctx)
 	}
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		select {

@@ -122,7 +122,7 @@ func TestConnOwnerLeaves(t *testing.T) {
 	require.True(t, w.conn.ownerLeft())
 	_, _, err := w.conn.RoundTrip(t.Context(), Request{Op: message.OpPing})
 	require.ErrorIs(t, err, status.ErrUnavailable)
-	require.True(t, isNotSent(err))
+	require.True(t, NotSent(err))
 	open(t, "a request is in flight", w.conn.Done)
 	w.SendFrame(wire.KindResponse, id, message.Pong{})
 	require.NoError(t, <-answered)

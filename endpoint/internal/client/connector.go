@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // The pause before the next attempt starts at firstBackoff and doubles up to lastBackoff. Up to half of it is removed
@@ -76,7 +77,7 @@ func (c *Connector) Connected(ctx context.Context) (*Conn, error) {
 		if err == nil || !errors.Is(err, status.ErrUnavailable) || errors.Is(err, status.ErrServerClosed) {
 			return conn, err
 		}
-		if cause := context.Cause(ctx); cause != nil {
+		if cause := ended.Cause(ctx); cause != nil {
 			if !errors.Is(err, cause) { // the attempt failed because the deadline passed
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
@@ -101,7 +102,7 @@ func (a *attempt) wait(ctx context.Context) (*Conn, error) {
 	case <-a.done:
 		return a.conn, a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", status.ErrUnavailable, ended.Cause(ctx))
 	}
 }
 

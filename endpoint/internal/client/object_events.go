@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // objectEvents records the objects that an owner has reported as destroyed on a connection. It keeps them while
@@ -81,7 +82,7 @@ func (n *objectEvents) once(ctx context.Context, ask func() error) error {
 		select {
 		case <-asking:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ended.Cause(ctx)
 		}
 	}
 }

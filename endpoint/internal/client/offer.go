@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -122,7 +123,7 @@ func (o *Offer) wait(ctx context.Context, m *offerRequest) (err error) {
 	case <-m.done:
 		err = m.err
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		err = ended.Cause(ctx)
 	}
 	if err != nil {
 		o.withdraw(m)

@@ -33,6 +33,9 @@ type Request struct {
 	// reference is released.
 	Returns bool
 
+	// OfTask is set for a request about a task. The owner of the task also accepts it after its goodbye.
+	OfTask bool
+
 	// Metadata is sent with the request. The caller has validated it.
 	Metadata message.Metadata
 
@@ -54,14 +57,38 @@ type requests struct {
 	lastID  uint64
 	err     error         // why the connection takes no new requests
 	over    chan struct{} // closed when err is set
+	tasks   bool          // a task was submitted: the owner ends the connection when it has ended
 }
 
-// overLocked ends a connection if its owner has said goodbye and has answered all requests.
+// overLocked ends a connection if its owner has said goodbye and has answered all requests. It leaves a connection on which
+// tasks were submitted to the owner.
 func (r *requests) overLocked() error {
-	if r.err != nil && len(r.pending) == 0 {
+	if r.err != nil && len(r.pending) == 0 && !r.tasks {
 		return r.err
 	}
 	return nil
+}
+
+// submitted records that a task was submitted.
+func (r *requests) submitted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tasks = true
+}
+
+// answersTasks reports whether requests about tasks can be sent.
+func (r *requests) answersTasks() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refusalLocked(&Request{OfTask: true}) == nil
+}
+
+// refusalLocked returns why a request cannot be sent, or nil.
+func (r *requests) refusalLocked(c *Request) error {
+	if r.err == nil || c.OfTask && r.pending != nil && errors.Is(r.err, errOwnerLeft) {
+		return nil
+	}
+	return &notSentError{r.err}
 }
 
 // endLocked makes the connection refuse new requests with err. The first error wins.
@@ -122,8 +149,8 @@ func (r *requests) waiterLocked() *waiter {
 func (r *requests) expectAsync(c Request, done func(wire.Frame, error)) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil {
-		return 0, &notSentError{r.err}
+	if err := r.refusalLocked(&c); err != nil {
+		return 0, err
 	}
 	r.lastID++
 	r.pending[r.lastID] = &waiter{abandoned: true, done: done}
@@ -155,8 +182,8 @@ func (r *requests) listenLocked(id uint64, c *Request) {
 func (r *requests) expect(c *Request) (uint64, *waiter, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil {
-		return 0, nil, &notSentError{r.err}
+	if err := r.refusalLocked(c); err != nil {
+		return 0, nil, err
 	}
 	r.lastID++
 	w := r.waiterLocked()
@@ -211,14 +238,15 @@ func (u *notSentError) Unwrap() error { return u.error }
 // notRun replaces the error of a request that the owner refused after its goodbye: the request can be sent on the next
 // connection.
 func notRun(err error) error {
-	if errors.Is(err, status.ErrLeaving) {
+	if status.Refused(err) {
 		return &notSentError{errOwnerLeft}
 	}
 	return err
 }
 
-// isNotSent reports whether err is due to a connection that ended before the request was sent.
-func isNotSent(err error) bool {
+// NotSent reports whether err is due to a connection that ended before the request was sent, or to an owner that refused it
+// after its goodbye. The request did not run and can be repeated.
+func NotSent(err error) bool {
 	if err == nil {
 		return false // fast path: errors.As allocates
 	}

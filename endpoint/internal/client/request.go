@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -24,7 +25,7 @@ import (
 // cancellation are sent in the background so that other users can continue to use the connection.
 func (c *Conn) RoundTrip(ctx context.Context, req Request) (uint64, wire.Frame, error) {
 	if ctx.Err() != nil {
-		return 0, wire.Frame{}, context.Cause(ctx)
+		return 0, wire.Frame{}, ended.Cause(ctx)
 	}
 	id, w, err := c.ask(ctx, &req)
 	if err != nil {
@@ -35,7 +36,7 @@ func (c *Conn) RoundTrip(ctx context.Context, req Request) (uint64, wire.Frame, 
 		return c.answered(ctx, id, w, frame, ok)
 	}
 	if c.abandon(id, w) {
-		c.cancel(id, context.Cause(ctx))
+		c.cancel(id, ended.Cause(ctx))
 		return 0, wire.Frame{}, err
 	}
 	frame, ok = <-w.answer // the answer arrived at the same time and takes precedence
@@ -109,7 +110,7 @@ func (c *Conn) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 		defer frame.Files.Close()
 		c.ignore(id)
 		if c.sharesContext && ctx.Err() != nil { // the error of the shared context is more precise than the server's code
-			return 0, wire.Frame{}, context.Cause(ctx)
+			return 0, wire.Frame{}, ended.Cause(ctx)
 		}
 		return 0, wire.Frame{}, notRun(status.RemoteError(frame))
 	}

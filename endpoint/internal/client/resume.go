@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -126,7 +127,7 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 	}
 	work.Wait()
 	if failed.Load() > 0 {
-		return context.Cause(ctx)
+		return ended.Cause(ctx)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // maxRepeats is the number of times that a request is repeated if it does not wait for an owner.
@@ -38,13 +39,13 @@ func (c *Connector) Request(ctx context.Context, ask Request, out any) error {
 
 // RequestNow is Request that fails after one attempt to connect, even if ctx has a deadline.
 func (c *Connector) RequestNow(ctx context.Context, ask Request, out any) error {
-	return c.repeat(ctx, false, isNotSent, func(conn *Conn) error { return conn.request(ctx, ask, out) })
+	return c.repeat(ctx, false, NotSent, func(conn *Conn) error { return conn.request(ctx, ask, out) })
 }
 
 // onConn calls request with the connection of ForRequest. It calls it again with the next connection if the first one
 // ended before anything was sent.
 func (c *Connector) onConn(ctx context.Context, request func(*Conn) error) error {
-	return c.repeat(ctx, c.waits(ctx), isNotSent, request)
+	return c.repeat(ctx, c.waits(ctx), NotSent, request)
 }
 
 // establish calls begin until it succeeds, fails with an error other than [status.ErrUnavailable], or ctx ends. Use
@@ -68,7 +69,7 @@ func (c *Connector) repeat(ctx context.Context, wait bool, again func(error) boo
 			return err
 		}
 		if failures > 0 && !c.sleep(ctx, backoff(failures)) {
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", ended.Cause(ctx), err)
 		}
 	}
 }

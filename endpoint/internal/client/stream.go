@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -75,7 +76,7 @@ func (s *Stream) finished(frame wire.Frame, err error) {
 	if err == nil {
 		err = io.EOF
 		if frame.Kind == wire.KindError {
-			err = status.RemoteError(frame)
+			err = notRun(status.RemoteError(frame))
 		}
 		frame.Files.Close()
 	}
@@ -112,7 +113,7 @@ func (s *Stream) Next(ctx context.Context) (wire.Frame, error) {
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
-			return wire.Frame{}, context.Cause(ctx)
+			return wire.Frame{}, ended.Cause(ctx)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func (s *Stream) Close(ctx context.Context) {
 	if running {
 		why := errStreamClosed
 		if ctx.Err() != nil {
-			why = context.Cause(ctx)
+			why = ended.Cause(ctx)
 		}
 		s.conn.cancel(s.id, why)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -35,11 +36,17 @@ type TaskEvents struct {
 
 // WatchTasks starts to watch tasks. The caller closes the result.
 func (c *Connector) WatchTasks(ctx context.Context, ask message.WatchTasks) (t *TaskEvents, err error) {
-	err = c.onConn(ctx, func(conn *Conn) error {
-		t = &TaskEvents{conn: conn, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
-		return t.begin(ctx)
+	err = c.onConn(ctx, func(conn *Conn) (err error) {
+		t, err = watchTasks(ctx, conn, ask)
+		return err
 	})
 	return t, err
+}
+
+// watchTasks starts to watch the tasks of the owner of a connection.
+func watchTasks(ctx context.Context, conn *Conn, ask message.WatchTasks) (*TaskEvents, error) {
+	t := &TaskEvents{conn: conn, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+	return t, t.begin(ctx)
 }
 
 // Server returns the id of the owner that runs the tasks.
@@ -48,7 +55,7 @@ func (t *TaskEvents) Server() string { return t.conn.Server.Server }
 // begin requests the events.
 func (t *TaskEvents) begin(ctx context.Context) error {
 	conn := t.conn
-	id, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpTaskWatch, Body: t.ask, Item: t.take, Late: conn.endLateWatch})
+	id, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpTaskWatch, Body: t.ask, Item: t.take, Late: conn.endLateWatch, OfTask: t.ask.ID != ""})
 	if err != nil {
 		return err
 	}
@@ -111,10 +118,10 @@ func (t *TaskEvents) putLocked(e message.TaskEvent) {
 // Next waits for events and returns them.
 func (t *TaskEvents) Next(ctx context.Context) ([]message.TaskEvent, error) {
 	for {
-		ended := false
+		gone := false
 		select {
 		case <-t.conn.Done: // checked before the events are taken, so that none are lost
-			ended = true
+			gone = true
 		default:
 		}
 		t.mu.Lock()
@@ -123,21 +130,21 @@ func (t *TaskEvents) Next(ctx context.Context) ([]message.TaskEvent, error) {
 		clear(t.latest)
 		t.mu.Unlock()
 		switch {
-		case missed && !ended:
+		case missed && !gone:
 			if err := t.again(ctx); err != nil {
 				return nil, err
 			}
 			return []message.TaskEvent{{Kind: message.TasksMissed}}, nil
 		case len(events) > 0:
 			return events, nil
-		case ended:
+		case gone:
 			return nil, t.conn.reason()
 		}
 		select {
 		case <-t.wake:
 		case <-t.conn.Done:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, ended.Cause(ctx)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -79,7 +80,7 @@ func (w *Watcher) establish(ctx context.Context, conn *Conn) error {
 	select {
 	case <-asking:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ended.Cause(ctx)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -331,7 +332,7 @@ func (w *Watcher) next(ctx context.Context) (Event, error) {
 		select {
 		case <-w.wake:
 		case <-ctx.Done():
-			return Event{}, context.Cause(ctx)
+			return Event{}, ended.Cause(ctx)
 		}
 	}
 }

@@ -23,7 +23,8 @@ type Arguments struct {
 	claimed     atomic.Bool
 	memory      atomic.Uint32 // heldForAnswer, heldDone or heldAnswered; 0 if not held
 	Reservation Reservation   // of the request with which the arguments arrived; nil for none
-	unlock      func()        // unlocks the key of a serialized endpoint; may be nil
+	turn        *turn         // of a call of a serialized endpoint; nil for others
+	endTurn     func()        // ends the turn; nil without one
 }
 
 // Reservation is the share of a request in the limits of a session.
@@ -110,8 +111,8 @@ func (a *Arguments) close() {
 	if a.Reservation != nil {
 		a.Reservation.Release() // before the answer, because the client may send its next request as soon as it has the answer
 	}
-	if a.unlock != nil {
-		a.unlock()
+	if a.endTurn != nil {
+		a.endTurn()
 	}
 	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
 		a.free()

@@ -21,7 +21,7 @@ type Engine struct {
 	Results    *cache.Cache[*Result]   // cached results
 	Tasks      *task.Manager[*Outcome] // background runs
 	Objects    objects                 // managed objects
-	serialized keyedMutex
+	serialized turns
 	Memory     resultMemory // memory of results held for clients
 }
 

@@ -2,10 +2,8 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -101,8 +99,8 @@ func (o *Outcome) Storages() []*tensor.Storage {
 type Obtain func(ctx context.Context) (res ResultRef, cached bool, err error)
 
 // Submit starts a call as a task. The task passes its result to then if that is not nil. around, if not nil, wraps the
-// run. Submit takes the arguments.
-func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *Arguments, then func(*Outcome), around func(Obtain) Obtain) (*task.Task[*Outcome], error) {
+// run. ended is called when the task has ended; it may be nil. Submit takes the arguments.
+func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *Arguments, then func(*Outcome), around func(Obtain) Obtain, ended func()) (*task.Task[*Outcome], error) {
 	obtain := Obtain(func(ctx context.Context) (ResultRef, bool, error) { return e.Obtain(ctx, d, a) })
 	if around != nil {
 		obtain = around(obtain)
@@ -121,9 +119,6 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 	})
 	if err != nil {
 		a.Drop()
-		if errors.Is(err, task.ErrShutdown) { // the server is shutting down
-			err = status.WithClass(status.ErrUnavailable, err)
-		}
 		return nil, err
 	}
 	go func() {
@@ -131,6 +126,9 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 		a.Drop()                           // if it was cancelled before it ran
 		if then == nil && t.Err() != nil { // otherwise the waiting call counts the failure
 			d.Failures.Add(1)
+		}
+		if ended != nil {
+			ended()
 		}
 	}()
 	return t, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
@@ -34,14 +35,14 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 			d.Hits.Add(1)
 			return ResultRef{ref.Value(), ref}, true, nil
 		}
-		// Looks the result up only after the lock is taken, because the previous holder may have computed it. The lock
-		// is released when the result is in the cache and the run has ended, which may be after the caller has left.
-		if err := e.lockSerialized(ctx, d, a); err != nil {
+		// Looks the result up only when it is this call's turn, because the previous one may have computed it. The turn ends
+		// when the result is in the cache and the run has ended, which may be after the caller has left.
+		if err := e.takeTurn(ctx, d, a); err != nil {
 			return ResultRef{}, false, err
 		}
-		if a.unlock != nil {
-			a.unlock = afterCalls(2, a.unlock)
-			defer a.unlock()
+		if a.turn != nil {
+			a.endTurn = afterCalls(2, a.endTurn)
+			defer a.endTurn()
 		}
 	}
 	ran := false
@@ -74,8 +75,11 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 		ctx, cancel = context.WithTimeout(ctx, d.Options.Timeout)
 		defer cancel()
 	}
-	if err := e.lockSerialized(ctx, d, a); err != nil {
+	if err := e.takeTurn(ctx, d, a); err != nil {
 		return nil, err
+	}
+	if a.turn != nil {
+		ctx = a.turn.context(ctx)
 	}
 	start := time.Now()
 	r, err = e.invoke(ctx, d, a)
@@ -83,10 +87,9 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 	return r, err
 }
 
-// lockSerialized locks the key of a Serialized endpoint, so that one call per key runs at a time. Closing the arguments
-// unlocks it.
-func (e *Engine) lockSerialized(ctx context.Context, d *Definition, a *Arguments) error {
-	if d.Options.Serialized == nil || a.unlock != nil {
+// takeTurn waits until no other call of a Serialized endpoint with the same key runs. Closing the arguments ends the turn.
+func (e *Engine) takeTurn(ctx context.Context, d *Definition, a *Arguments) error {
+	if d.Options.Serialized == nil || a.turn != nil {
 		return nil
 	}
 	if d.Options.Timeout > 0 {
@@ -94,11 +97,22 @@ func (e *Engine) lockSerialized(ctx context.Context, d *Definition, a *Arguments
 		ctx, cancel = context.WithTimeout(ctx, d.Options.Timeout)
 		defer cancel()
 	}
-	var err error
-	if a.unlock, err = e.serialized.lock(ctx, d.Name+"\x00"+d.Options.Serialized.Expand(reflect.ValueOf(a.Value).Elem())); err != nil {
+	own, err := e.serialized.wait(ctx, d.Name, d.Options.Serialized.Expand(reflect.ValueOf(a.Value).Elem()))
+	if err != nil {
 		return fmt.Errorf("endpoint %q: wait for a call with the same key: %w", d.Name, err)
 	}
+	a.turn, a.endTurn = own, own.end
 	return nil
+}
+
+// afterCalls returns a function whose nth call calls f. Its other calls have no effect.
+func afterCalls(n uint32, f func()) func() {
+	var calls atomic.Uint32
+	return func() {
+		if calls.Add(1) == n {
+			f()
+		}
+	}
 }
 
 // invoke calls the function and encodes its result. It returns a panic in either as an error.
@@ -109,7 +123,7 @@ func (e *Engine) invoke(ctx context.Context, d *Definition, a *Arguments) (r *Re
 	}
 	out, err := d.Invoke(ctx, a.Value)
 	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: %w", d.Name, err)
+		return nil, fmt.Errorf("endpoint %q: %w", d.Name, status.Ran(err))
 	}
 	if r, err = e.Encode(out); err != nil {
 		return nil, fmt.Errorf("endpoint %q: result: %w", d.Name, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -62,9 +63,10 @@ func (c *call) intercepted(ctx context.Context, submit bool, do callee) (out ses
 		}
 		return refused
 	}
+	taken := false // do owns the arguments; a submitted task has them longer than the call
 	defer func() {
-		if a != nil {
-			a.Drop() // if nothing ran
+		if a != nil && !taken {
+			a.Drop()
 		}
 		a, refused = nil, errCallOver
 	}()
@@ -80,6 +82,7 @@ func (c *call) intercepted(ctx context.Context, submit bool, do callee) (out ses
 		return in, nil
 	}
 	ran := false
+	var ended error // of the call
 	err = c.intercept(ctx, about, func(ctx context.Context) error {
 		if ran {
 			return errRunTwice
@@ -88,11 +91,14 @@ func (c *call) intercepted(ctx context.Context, submit bool, do callee) (out ses
 		if err := prepare(); err != nil {
 			return err
 		}
-		var err error
-		out, err = do(c, ctx, a)
-		return err
+		taken = true
+		out, ended = do(c, ctx, a)
+		return ended
 	}, func() { out.Done(false) })
 	if err != nil {
+		if !errors.Is(ended, status.ErrLeaving) { // else the call did not run, and the interceptor passed the error on
+			err = status.Ran(err)
+		}
 		return nil, err
 	}
 	return out, nil

@@ -50,7 +50,7 @@ func (s *Server) operations() map[message.Op]session.Operation {
 		message.OpObjectDestroy: {Prepare: async(objects.destroy)},
 
 		message.OpTask:       {Prepare: inOrder(tasks.info)},
-		message.OpTaskWait:   {Prepare: async(tasks.wait)},
+		message.OpTaskWait:   {Prepare: async(tasks.wait), Late: true},
 		message.OpTaskResult: {Prepare: inOrder(tasks.result)},
 		message.OpTaskCancel: {Prepare: inOrder(tasks.cancel), Releases: true},
 		message.OpTasks:      {Prepare: inOrder(tasks.list)},

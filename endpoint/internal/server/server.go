@@ -184,6 +184,10 @@ func (s *Server) Drain(ctx context.Context, linger time.Duration, leaving func()
 		}
 	}
 	leaving()
+	select { // until then, functions of clients may call this server and start tasks
+	case <-s.Sessions.Alone():
+	case <-ctx.Done():
+	}
 	err := s.Engine.Tasks.Shutdown(ctx)
 	for _, ses := range sessions {
 		if ses.Own {

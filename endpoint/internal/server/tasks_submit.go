@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
@@ -11,20 +12,28 @@ import (
 )
 
 // start starts the call as a task of the session. If then is not nil, it receives the result. If around is not nil, it
-// wraps the run. start takes ownership of the arguments.
-func (c *call) start(ctx context.Context, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain) (*task.Task[*engine.Outcome], error) {
-	spec := task.Spec{Name: c.callee.Name, Owner: c.client.session.ID}
-	if !c.client.session.Own {
+// wraps the run. start takes ownership of the arguments. ended is called when the task has ended; it may be nil.
+func (c *call) start(ctx context.Context, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain, ended func()) (*task.Task[*engine.Outcome], error) {
+	ses := c.client.session
+	spec := task.Spec{Name: c.callee.Name, Owner: ses.ID}
+	if !ses.Own {
 		spec.Limit = c.tasks
 	}
-	return c.engine.Submit(ctx, spec, c.callee, a, then, around)
+	t, err := c.engine.Submit(ctx, spec, c.callee, a, then, around, ended)
+	if errors.Is(err, task.ErrShutdown) {
+		if ses.Own {
+			return nil, status.WithClass(status.ErrUnavailable, err)
+		}
+		return nil, fmt.Errorf("submit task %q: %w", spec.Name, status.ErrLeaving) // the client submits it to the next owner
+	}
+	return t, err
 }
 
 // callTask runs a call of a task endpoint. It waits for the task, and cancels it if the caller leaves. The task drops a
 // delivered result, because other clients do not have the task's id.
 func (c *call) callTask(ctx context.Context, a *engine.Arguments) (session.Reply, error) {
 	var h engine.Handoff
-	t, err := c.start(ctx, a, h.Put, nil)
+	t, err := c.start(ctx, a, h.Put, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +65,11 @@ func (c *call) submitEndpoint(ctx context.Context, a *engine.Arguments) (session
 		a.Drop()
 		return nil, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.Name)
 	}
-	t, err := c.start(ctx, a, nil, c.around())
+	// The submitter follows the task and fetches its result here, also while the server leaves.
+	release := c.client.session.KeepOpen()
+	t, err := c.start(ctx, a, nil, c.around(), release)
 	if err != nil {
+		release()
 		return nil, err
 	}
 	return &answer{body: encodeTask(t.Status()), undo: func() {

@@ -128,7 +128,7 @@ func TestTaskList(t *testing.T) {
 	require.Equal(t, []string{"number completed"}, list(message.Tasks{Endpoint: "number"}))
 	a, err := s.Engine.ArgumentsOf(numberEndpoint(), nil, nil)
 	require.NoError(t, err)
-	other, err := s.Engine.Submit(t.Context(), task.Spec{Name: "of another client", Owner: 99}, numberEndpoint(), a, nil, nil)
+	other, err := s.Engine.Submit(t.Context(), task.Spec{Name: "of another client", Owner: 99}, numberEndpoint(), a, nil, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, other.Wait(t.Context()))
 	require.Len(t, list(message.Tasks{}), 3)

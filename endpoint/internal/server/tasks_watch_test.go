@@ -34,7 +34,7 @@ func newTaskRunner(t *testing.T, capacity int) (*engine.Engine, func() string) {
 	return e, func() string {
 		a, err := e.ArgumentsOf(d, nil, nil)
 		require.NoError(t, err)
-		started, err := e.Submit(ctx, task.Spec{Name: d.Name}, d, a, nil, nil)
+		started, err := e.Submit(ctx, task.Spec{Name: d.Name}, d, a, nil, nil, nil)
 		require.NoError(t, err)
 		require.NoError(t, started.Wait(ctx))
 		return started.ID()

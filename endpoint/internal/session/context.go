@@ -47,6 +47,13 @@ func (c *Context) end(cause error) {
 	}
 }
 
+// isOver reports whether the request was cancelled or is over.
+func (c *Context) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended != nil
+}
+
 // full returns a context of package context with the parents, the deadline and the cause of this one.
 func (c *Context) full() context.Context {
 	c.mu.Lock()

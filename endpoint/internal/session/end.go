@@ -40,8 +40,8 @@ func refuse(conn transport.Conn, err error) {
 
 // Goodbye sends a goodbye to the client and ends the session when its last request has completed. The client closes the
 // connection when it has received its answers. Until then, and for linger at most, its requests are refused with
-// [status.ErrLeaving], so that none is lost between goodbye and close. A client that has not received the owner's hello
-// gets its goodbye after it.
+// [status.ErrLeaving], so that none is lost between goodbye and close. Late operations are not refused. A client that has not
+// received the owner's hello gets its goodbye after it.
 func (ses *Session) Goodbye(linger time.Duration) {
 	ses.mu.Lock()
 	ses.linger = linger
@@ -56,8 +56,20 @@ func (ses *Session) Goodbye(linger time.Duration) {
 	}
 }
 
+// KeepOpen keeps the session open after its goodbye until the returned function is called, once. The client then has the
+// linger time for late operations.
+func (ses *Session) KeepOpen() (release func()) {
+	ses.InFlight.keep(1)
+	return func() {
+		if ses.InFlight.keep(-1) {
+			ses.leave()
+		}
+	}
+}
+
 // leave sends the goodbye and ends a session without requests in flight. The send runs in its own goroutine, because a
-// client that does not read would delay others. The send's time limit or Cut ends it.
+// client that does not read would delay others. The send's time limit or Cut ends it. A late request that arrives meanwhile
+// is answered first.
 func (ses *Session) leave() {
 	ses.mu.Lock()
 	greeted, linger := ses.greeted, ses.linger
@@ -72,7 +84,9 @@ func (ses *Session) leave() {
 		case <-ses.ctx.Done():
 		case <-closed.C:
 		}
-		ses.Cut()
+		if ses.InFlight.isOver() {
+			ses.Cut()
+		}
 	}()
 }
 

@@ -15,6 +15,7 @@ type InFlight struct {
 	mu      sync.Mutex
 	by      map[uint64]*Context // by frame id
 	leaving bool                // goodbye was sent: new requests are refused
+	kept    int                 // reasons to keep the session after its last request
 }
 
 // Count returns the number of requests in flight.
@@ -40,7 +41,7 @@ func (f *InFlight) begin(w *work, frame wire.Frame) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.leaving:
+	case f.leaving && !w.late:
 		return status.ErrLeaving
 	case !w.Session.Own && len(f.by) >= most.Requests:
 		return status.Exceeded(status.LimitRequests, "%d requests of this client are in flight", len(f.by))
@@ -84,7 +85,25 @@ func (f *InFlight) over(id uint64) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.by, id)
-	return f.leaving && len(f.by) == 0
+	return f.overLocked()
+}
+
+// overLocked reports whether goodbye was sent and nothing keeps the session.
+func (f *InFlight) overLocked() bool { return f.leaving && len(f.by) == 0 && f.kept == 0 }
+
+// isOver is overLocked for callers without the lock.
+func (f *InFlight) isOver() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.overLocked()
+}
+
+// keep adds delta to the reasons to keep the session. It reports whether the session may end now.
+func (f *InFlight) keep(delta int) (last bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept += delta
+	return f.overLocked()
 }
 
 // leave makes begin refuse all further requests. It reports whether none are in flight.
@@ -92,5 +111,5 @@ func (f *InFlight) leave() (idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.leaving = true
-	return len(f.by) == 0
+	return f.overLocked()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -18,7 +19,7 @@ func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire
 	case <-r.accepting:
 	case <-r.stopping:
 	case <-ctx.Done():
-		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
+		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, ended.Cause(ctx))
 	}
 	mine, theirs := transport.NewPipe(r.Limits.Wire, frames)
 	r.mu.Lock()

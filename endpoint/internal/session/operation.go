@@ -19,6 +19,8 @@ type Operation struct {
 	// Releases is set if the operation only releases resources. The server's own client may then request it while the
 	// server closes.
 	Releases bool
+	// Late is set if the operation is accepted after the session's goodbye, for the tasks that end here.
+	Late bool
 }
 
 // Place is where a session runs a request.

@@ -64,6 +64,7 @@ type Register struct {
 	accepting chan struct{} // closed by Open
 	openOnce  sync.Once
 	stopping  chan struct{} // closed when closing is set
+	alone     chan struct{} // closed when the last session of a client has ended after closing
 	done      chan struct{} // closed when the last session has ended after closing
 
 	mu        sync.Mutex
@@ -81,7 +82,7 @@ type Register struct {
 func NewRegister(c Config) *Register {
 	r := &Register{
 		Config: c, sessions: map[uint64]*Session{}, nextID: 1,
-		accepting: make(chan struct{}), stopping: make(chan struct{}), done: make(chan struct{}),
+		accepting: make(chan struct{}), stopping: make(chan struct{}), alone: make(chan struct{}), done: make(chan struct{}),
 	}
 	r.selfPipe = r.newSelfLocked() // no lock: r is not shared yet
 	return r
@@ -147,7 +148,15 @@ func (r *Register) remove(ses *Session) {
 func (r *Register) clientsLocked() int { return len(r.sessions) - r.selves - r.refused }
 
 func (r *Register) finishIfIdleLocked() {
-	if !r.closing || len(r.sessions) > 0 {
+	if !r.closing || len(r.sessions) > r.selves {
+		return
+	}
+	select {
+	case <-r.alone:
+	default:
+		close(r.alone)
+	}
+	if len(r.sessions) > 0 {
 		return
 	}
 	select {
@@ -185,6 +194,10 @@ func (r *Register) Stopped() bool {
 		return false
 	}
 }
+
+// Alone returns a channel that is closed when the last session of a client has ended after Stop. Only the server's own client
+// is left.
+func (r *Register) Alone() <-chan struct{} { return r.alone }
 
 // Done returns a channel that is closed when the last session has ended after Stop.
 func (r *Register) Done() <-chan struct{} { return r.done }

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -38,7 +40,7 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 	op, ok := ses.of.Operations[req.Op]
 	var refused error
 	switch {
-	case ses.Own && ses.of.Stopped() && !op.Releases:
+	case ses.Own && ses.of.Stopped() && !op.Releases && !nested(frame.Context):
 		refused = status.ErrServerClosing
 	case !ok:
 		refused = fmt.Errorf("%w: this owner does not support operation %d", errors.ErrUnsupported, req.Op)
@@ -50,6 +52,7 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 		return true, ses.answers.fail(frame.ID, refused)
 	}
 	w, place := newWork(ses, &req, frame), InOrder
+	w.late = op.Late
 	if w.run, place, err = op.Prepare(&w.Request); err == nil && place != InOrder {
 		err = w.start(req.Timeout, frame)
 	}
@@ -71,6 +74,19 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 		ses.of.runners.run(w)
 		return true, nil
 	}
+}
+
+// nested reports whether a request of this process belongs to a task or to a request that has not ended. A server that closes
+// still accepts it: its function may not end without it.
+func nested(ctx context.Context) bool {
+	if ctx == nil {
+		return false
+	}
+	if _, inTask := task.ID(ctx); inTask {
+		return true
+	}
+	outer, ok := ctx.Value(transport.RequestKey{}).(*Context)
+	return ok && !outer.isOver()
 }
 
 // checkID refuses the request id 0, because no response could carry it, and the id of a request or subscription that

@@ -17,6 +17,7 @@ type work struct {
 	Request
 	run     Run
 	bounded bool // RequestTime applies
+	late    bool // accepted after the session's goodbye
 }
 
 var works = sync.Pool{New: func() any { return new(work) }}
@@ -100,8 +101,11 @@ func (w *work) do() (Reply, error) {
 		}
 	}()
 	reply, err := w.perform(ctx)
-	if w.bounded && errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case w.bounded && errors.Is(err, context.DeadlineExceeded):
 		w.Session.of.Totals.Refusals.Add(status.LimitRequestTime)
+	case errors.Is(err, status.ErrLeaving):
+		w.Session.sayGoodbye() // before the refusal, so that the client repeats the request on another connection
 	}
 	return reply, err
 }

@@ -61,7 +61,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeResourceExhausted, Type: "limit", Err: ErrLimit, Class: true},
 	message.CodeRow{Code: message.CodeResourceExhausted, Type: "model too large", Err: module.ErrTooLarge},
 	// ErrLeaving is also ErrUnavailable, so its row is first.
-	message.CodeRow{Code: message.CodeUnavailable, Type: "leaving", Err: ErrLeaving},
+	message.CodeRow{Code: message.CodeUnavailable, Type: leavingWord, Err: ErrLeaving},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "unavailable", Err: ErrUnavailable, Class: true},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "loading", Err: ErrLoading},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "worker gone", Err: ErrWorkerGone},

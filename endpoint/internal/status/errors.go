@@ -75,6 +75,32 @@ var ErrServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
 // next owner. Callers never receive it.
 var ErrLeaving = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
 
+// Ran returns the error of a function or an interceptor, which may be one that another server returned. It does not match
+// [ErrLeaving], so that nobody takes the call for one that did not run. The text and all other matches are those of err.
+func Ran(err error) error {
+	if errors.Is(err, ErrLeaving) || Refused(err) {
+		return ranError{err}
+	}
+	return err
+}
+
+// ranError hides ErrLeaving. It has no Unwrap method, which would show it.
+type ranError struct{ err error }
+
+func (r ranError) Error() string        { return r.err.Error() }
+func (r ranError) Is(target error) bool { return target != ErrLeaving && errors.Is(r.err, target) }
+func (r ranError) As(target any) bool   { return errors.As(r.err, target) }
+
+// Refused reports whether an owner's answer says that the request did not run because the owner is leaving. Only the answer
+// itself counts, not an error that it wraps.
+func Refused(err error) bool {
+	var answer *message.Error
+	return errors.As(err, &answer) && answer.Code == message.CodeUnavailable && answer.Type == leavingWord
+}
+
+// leavingWord is the word of [ErrLeaving] on the wire.
+const leavingWord = "leaving"
+
 // Closed returns the error of a use of something closed, such as "the watcher". It matches [ErrClosed], whose own text
 // is about files.
 func Closed(what string) error { return closedError(what) }

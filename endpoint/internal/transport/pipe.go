@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -225,7 +226,7 @@ func (pipeReceiver) Wait(ctx context.Context, answer <-chan wire.Frame) (wire.Fr
 	case f, ok := <-answer:
 		return f, ok, nil
 	case <-ctx.Done():
-		return wire.Frame{}, false, context.Cause(ctx)
+		return wire.Frame{}, false, ended.Cause(ctx)
 	}
 }
 

@@ -42,6 +42,8 @@ func (c *clientAccount) check(operation string, body []byte) (request, error) {
 		return c.checkPurge(words[2], body)
 	case name == "CONSUMER.CREATE" && len(words) == 4:
 		return c.checkConsumer(words[2], words[3], body)
+	case name == "CONSUMER.INFO" && len(words) == 4 && c.sharesConsumer(words[2], words[3]):
+		return request{expected: expected{answers: 1}}, nil // the server knows whether it exists
 	case (name == "CONSUMER.INFO" || name == "CONSUMER.DELETE") && len(words) == 4:
 		return request{expected: expected{answers: 1}, stream: words[2], consumer: words[3], verb: words[1]}, nil
 	case name == "CONSUMER.MSG" && len(words) == 4 && words[2] == "NEXT":
@@ -195,9 +197,7 @@ func (c *clientAccount) checkConsumer(stream, rest string, body []byte) (request
 		return request{}, fmt.Errorf("a consumer: %w", err)
 	}
 	config := &in.Config
-	shared := name == pullers && slices.ContainsFunc(c.scopes, func(s scope) bool {
-		return s.kind == queueItems && s.stream() == stream && s.write && !s.addOnly
-	})
+	shared := c.sharesConsumer(stream, name)
 	filters := config.Filters
 	if config.Filter != "" || len(filters) == 0 {
 		filters = append(slices.Clone(filters), cmp.Or(config.Filter, everything))
@@ -231,6 +231,13 @@ func (c *clientAccount) checkConsumer(stream, rest string, body []byte) (request
 	var err error
 	out.body, err = json.Marshal(in)
 	return out, err
+}
+
+// sharesConsumer reports whether the consumer is the one that all takers of a queue share, and the client is one of them.
+func (c *clientAccount) sharesConsumer(stream, name string) bool {
+	return name == pullers && slices.ContainsFunc(c.scopes, func(s scope) bool {
+		return s.kind == queueItems && s.stream() == stream && s.write && !s.addOnly
+	})
 }
 
 // readable returns the subjects of a stream that the client may read.

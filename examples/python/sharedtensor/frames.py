@@ -240,6 +240,9 @@ class Connection:
                 until = until or time.monotonic() + SEND_TIMEOUT
                 _wait(self._sock, select.POLLOUT, until, "the peer does not read")
                 continue
+            except OSError:
+                sent.append(0)  # the kernel took nothing
+                raise
             n = sent[-1]
             if n == len(rest):
                 return

@@ -141,6 +141,11 @@ class Pending(Waiter):
 _PREFIXES = {op: cbor.head(0, 1) + cbor.head(0, op) for op in Op}
 
 
+def _not_sent(error: Error) -> Error:
+    """Returns the error of a request of which nothing was sent: it did not run and can be sent to the next server."""
+    return LeavingError(f"the request was not sent: {error}") if isinstance(error, ConnectionLostError) else error
+
+
 def _envelope(op: Op, body: bytes | None, timeout: float | None) -> bytes:
     """Returns the encoding of messages.Request."""
     if timeout is None:
@@ -275,21 +280,25 @@ class Session:
     ) -> Pending:
         """Sends a request. `files` stay the caller's. `events` is called with each event of it, by the thread that
         receives, until the session ends or `forget`; `discard` with a response that arrives after the request was
-        cancelled here. Raises ClosedError or ConnectionLostError, ResourceExhaustedError for what is too large to
-        send, and with `wait` false BlockingIOError if the request cannot be sent at once."""
-        self.check()
+        cancelled here. Raises ClosedError or ConnectionLostError, LeavingError if the connection ended before anything
+        was sent, ResourceExhaustedError for what is too large to send, and with `wait` false BlockingIOError if the
+        request cannot be sent at once."""
+        try:
+            self.check()
+        except ConnectionLostError as err:
+            raise _not_sent(err) from err
         data = _envelope(op, None if body is None else body if isinstance(body, bytes) else body.encode(), timeout)
         pending = Pending(next(self._ids), discard)
         with self._lock:
             if self.closed is not None:
-                raise self.closed
+                raise _not_sent(self.closed)
             self._pending[pending.id] = pending
             if events is not None:
                 self._listeners[pending.id] = events
         sent: list[int] = []
         try:
             self._conn.send(_REQUEST, pending.id, data, files, sent=sent, wait=wait)
-        except BaseException:
+        except BaseException as err:
             if self._conn.broken is None and any(sent):
                 self.cancel(pending, CanceledError("the caller was interrupted"))  # it was sent as a whole
             else:
@@ -297,6 +306,8 @@ class Session:
                     self._pending.pop(pending.id, None)
                     self._listeners.pop(pending.id, None)
                 self._check_connection()
+            if isinstance(err, ConnectionLostError) and not any(sent):
+                raise _not_sent(err) from err
             raise
         return pending
 

@@ -48,15 +48,16 @@ type Row struct {
 // may also import testify, x/sys, the package under test, packages in its folders, every lower floor, and testDevices.
 // External test packages below endpoint test the whole product, so they may import fixture and every floor below it.
 var Table = []Row{
+	{Package: "internal/ended"},
 	{Package: "internal/userns"},
 	{Package: "internal/logs"},
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
 	{Package: "task/panics"},
-	{Package: "cache", Ours: []string{"task/panics"}},
-	{Package: "task", Ours: []string{"task/panics"}},
+	{Package: "cache", Ours: []string{"internal/ended", "task/panics"}},
+	{Package: "task", Ours: []string{"internal/ended", "task/panics"}},
 	{Package: "wire/internal/ring", Theirs: []string{xsys}},
-	{Package: "wire", Ours: []string{"internal/userns", "wire/internal/ring"}, Theirs: []string{xsys}},
+	{Package: "wire", Ours: []string{"internal/ended", "internal/userns", "wire/internal/ring"}, Theirs: []string{xsys}},
 	{Package: "wire/message", Ours: []string{"wire", "wire/internal/ring"}, Theirs: []string{cbor}},
 	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
 	{Package: "driver/host", Ours: []string{"driver", "driver/internal/reaper"}, Theirs: []string{xsys}},
@@ -74,7 +75,7 @@ var Table = []Row{
 	{Package: "tensor", Ours: []string{"driver"}},
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module/gguf", Ours: []string{"tensor"}},
-	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors", "module/gguf"}},
+	{Package: "module", Ours: []string{"internal/ended", "driver", "tensor", "module/safetensors", "module/gguf"}},
 	{Package: "module/hub"},
 	{Package: "module/catalog", Ours: []string{"driver", "module"}},
 	{Package: "endpoint/access"},
@@ -83,7 +84,7 @@ var Table = []Row{
 		Ours:    []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"},
 	},
 	{Package: "endpoint/internal/codec", Ours: []string{"driver", "tensor", "module", "wire/message", "endpoint/internal/status"}},
-	{Package: "endpoint/internal/transport", Ours: []string{"internal/userns", "driver", "tensor", "wire", "wire/message", "endpoint/internal/status"}},
+	{Package: "endpoint/internal/transport", Ours: []string{"internal/ended", "internal/userns", "driver", "tensor", "wire", "wire/message", "endpoint/internal/status"}},
 	{
 		Package: "endpoint/internal/transfer",
 		Ours:    []string{"driver", "tensor", "module", "wire", "wire/message", "endpoint/internal/codec", "endpoint/internal/status"},
@@ -91,14 +92,14 @@ var Table = []Row{
 	{
 		Package: "endpoint/internal/engine",
 		Ours: []string{
-			"driver", "tensor", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
+			"internal/ended", "driver", "tensor", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/transport",
 		},
 	},
 	{
 		Package: "endpoint/internal/client",
 		Ours: []string{
-			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
+			"internal/ended", "driver", "tensor", "module", "module/catalog", "wire", "wire/message", "task", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/transport", "endpoint/internal/engine",
 		},
 	},
@@ -112,7 +113,7 @@ var Table = []Row{
 	{
 		Package: "endpoint/internal/session", // independent of the operations of a server
 		Ours: []string{
-			"tensor", "wire", "wire/message", "task/panics", "endpoint/internal/status", "endpoint/internal/transport",
+			"internal/ended", "tensor", "wire", "wire/message", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/transport",
 		},
 	},
 	{Package: "endpoint/internal/keep", Ours: []string{"wire", "wire/message", "endpoint/internal/status"}, Theirs: []string{xsys}},
@@ -128,7 +129,7 @@ var Table = []Row{
 	{
 		Package: "endpoint",
 		Ours: []string{
-			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
+			"internal/ended", "driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/transfer", "endpoint/internal/transport",
 			"endpoint/internal/client",
 			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/keep",
@@ -145,7 +146,7 @@ var Table = []Row{
 		},
 		Theirs: []string{testify, xsys},
 	},
-	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host", "driver/drivertest"}},
+	{Package: "endpoint/endpointtest", Ours: []string{"internal/ended", "endpoint", "driver", "driver/host", "driver/drivertest"}},
 	{
 		Package: "endpoint/keeper", Ours: []string{"internal/userns", "wire", "wire/message", "endpoint", "endpoint/internal/status", "endpoint/internal/transport"},
 		Theirs: []string{xsys},
