@@ -170,10 +170,10 @@ func TestDependentsFollowConnections(t *testing.T) {
 	c.lost(one)
 	require.Nil(t, moves.conn)
 	require.Equal(t, two, stays.conn, "it was on another connection")
-	jobs := c.toResume(two)
+	jobs := c.toResume(two, false)
 	require.Len(t, jobs, 1)
 	require.NoError(t, allWhileAnswered(t.Context(), jobs))
-	require.Empty(t, c.toResume(two))
+	require.Empty(t, c.toResume(two, false))
 
 	c.remove(stays)
 	require.Equal(t, []*lives{moves}, All[*lives](c.Connector))

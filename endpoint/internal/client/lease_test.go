@@ -21,7 +21,7 @@ func TestRefusedRenewalNotRepeated(t *testing.T) {
 		conn := newPipe(theirs, message.Hello{Server: "one"})
 		go conn.read()
 		defer conn.cut()
-		jobs := c.toResume(conn)
+		jobs := c.toResume(conn, false)
 		require.Len(t, jobs, 1)
 		done := make(chan error, 1)
 		go func() { done <- jobs[0](t.Context()) }()
@@ -32,7 +32,7 @@ func TestRefusedRenewalNotRepeated(t *testing.T) {
 		require.NoError(t, owner.Send(wire.KindError, request.ID, body))
 		require.NoError(t, <-done)
 		require.False(t, a.Held())
-		require.Empty(t, c.toResume(conn))
+		require.Empty(t, c.toResume(conn, false))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -25,6 +26,8 @@ type Offer struct {
 	work   sync.WaitGroup // running functions; Go is called with mu held, until drained
 	done   chan struct{}  // closed when the offer has ended
 	closed chan struct{}  // closed when the first Close returns
+	// patience is the time for which Close waits for an answer of the owner.
+	patience time.Duration
 
 	mu      sync.Mutex
 	made    *offerRequest // on the current connection; nil while there is none
@@ -60,7 +63,7 @@ type OfferConfig struct {
 // newOffer returns an offer that was not yet sent to an owner.
 func (c *Connector) newOffer(config OfferConfig) *Offer {
 	o := &Offer{
-		OfferConfig: config, of: c, done: make(chan struct{}), closed: make(chan struct{}), running: map[callID]context.CancelCauseFunc{},
+		OfferConfig: config, of: c, done: make(chan struct{}), closed: make(chan struct{}), running: map[callID]context.CancelCauseFunc{}, patience: failTime,
 		engine: engine.NewRunner(engine.Config{Log: c.Log, Devices: c.Devices, Limits: status.Limits{Wire: c.Limits}}),
 	}
 	o.ctx, o.stop = context.WithCancelCause(context.Background())
@@ -86,10 +89,25 @@ func (c *Connector) Offer(ctx context.Context, config OfferConfig) (*Offer, erro
 // ends. If another goroutine is already making the offer, resume returns without an error.
 func (o *Offer) resume(ctx context.Context, conn *Conn) error {
 	m, first, err := o.bindLink(conn)
-	if first {
-		o.request(ctx, m)
-		err = o.wait(ctx, m)
+	if !first {
+		return o.resumed(err)
 	}
+	o.request(ctx, m)
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+	case <-time.After(offerPatience): // the owner still decides; meanwhile the connection serves the rest
+		o.of.Go(func() { _ = o.resumed(o.wait(o.of.ctx, m)) }) // an error of the connection is handled where it ended
+		return nil
+	}
+	return o.resumed(o.wait(ctx, m))
+}
+
+// offerPatience is the time for which a new connection waits for the owner to accept an offer.
+const offerPatience = 2 * time.Second
+
+// resumed handles the outcome of a resume. It returns an error of the connection.
+func (o *Offer) resumed(err error) error {
 	switch {
 	case err == nil || o.hasEnded() || errors.Is(err, errOfferEnded):
 		return nil
@@ -283,7 +301,8 @@ func (o *Offer) Err() error {
 }
 
 // Close withdraws the endpoints. It returns when the running functions have returned and the owner has received their
-// results. It does not cancel them; closing the client does. A second Close waits for the first.
+// results. It does not cancel them; closing the client does. If the owner does not
+// answer for 10 seconds, they are cancelled. A second Close waits for the first.
 func (o *Offer) Close() {
 	o.mu.Lock()
 	first, m := !o.closing, o.made
@@ -297,12 +316,48 @@ func (o *Offer) Close() {
 	o.of.remove(o)
 	if m != nil {
 		if id := o.release(m); id != 0 {
-			_ = m.conn.request(o.ctx, Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}}, nil) // best effort: the offer ends with the connection
+			ctx, cancel := context.WithTimeout(o.ctx, o.patience)                                          // an owner that is stopped does not answer
+			_ = m.conn.request(ctx, Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}}, nil) // best effort: the offer ends with the connection
+			cancel()
 		}
 	}
 	o.mu.Lock()
 	o.drained = true
 	o.mu.Unlock()
-	o.work.Wait()
+	o.finish(m)
 	o.end()
+}
+
+// pingPause is the time between checks of the owner while Close waits for functions.
+const pingPause = time.Second
+
+var errOwnerSilent = fmt.Errorf("%w: the owner does not answer while its worker closes", status.ErrUnavailable)
+
+// finish waits for the running functions and their answers. If the owner stops answering, nobody takes those: the functions are
+// cancelled.
+func (o *Offer) finish(m *offerRequest) {
+	ended := make(chan struct{})
+	go func() {
+		o.work.Wait()
+		close(ended)
+	}()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-time.After(pingPause):
+		}
+		if m != nil && o.silent(m.conn) {
+			o.stop(errOwnerSilent)
+			<-ended
+			return
+		}
+	}
+}
+
+// silent reports whether the owner does not answer a ping in time.
+func (o *Offer) silent(conn *Conn) bool {
+	ctx, cancel := context.WithTimeout(o.ctx, o.patience)
+	defer cancel()
+	return errors.Is(conn.request(ctx, Request{Op: message.OpPing, Body: message.Ping{}}, nil), context.DeadlineExceeded)
 }

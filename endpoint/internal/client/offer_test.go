@@ -318,3 +318,51 @@ func TestOfferClosedClientSendsNoAnswers(t *testing.T) {
 	_, err = w.Conn.Receive()
 	require.Error(t, err)
 }
+
+// While the owner's program decides about an offer, the new connection serves the rest.
+func TestOfferDecidedLate(t *testing.T) {
+	drivertest.Leaks(t)
+	w := acceptedOwner(t)
+	o, _ := w.offered(1, add)
+	next := acceptedOwner(t)
+	o.lost(w.conn)
+	resumed := make(chan error, 1)
+	go func() { resumed <- o.resume(context.Background(), next.conn) }()
+	request := next.NextRequest(message.OpOffer, nil)
+	require.NoError(t, <-resumed)
+	require.NoError(t, o.Err())
+	require.NoError(t, next.conn.reason())
+	next.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+	next.call(request, 1, "add")
+	require.Nil(t, next.answered(1).Error)
+
+	third := acceptedOwner(t)
+	o.lost(next.conn)
+	go func() { resumed <- o.resume(context.Background(), third.conn) }()
+	request = third.NextRequest(message.OpOffer, nil)
+	require.NoError(t, <-resumed)
+	third.SendFrame(wire.KindError, request, message.Error{Code: message.CodePermissionDenied, Message: "no"})
+	within(t, "the offer ends", o.Done())
+	require.ErrorContains(t, o.Err(), "no")
+}
+
+// Close does not wait for an owner that is stopped, neither for its answer to the withdrawal nor for its receipt of a result.
+func TestOfferCloseOfStoppedOwner(t *testing.T) {
+	drivertest.Leaks(t)
+	w := acceptedOwner(t)
+	cause := make(chan error, 1)
+	o, request := w.offered(2, add, function("wait", func(ctx context.Context) (any, error) {
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil, ctx.Err()
+	}))
+	o.patience = 50 * time.Millisecond
+	w.call(request, 1, "wait")
+	w.call(request, 2, "add")
+	w.NextRequest(message.OpAnswer, nil) // never acknowledged
+	closed := closeOffer(o)
+	w.NextRequest(message.OpUnwatch, nil) // never answered
+	require.ErrorIs(t, <-cause, errOwnerSilent)
+	w.conn.cut() // the error of the function has its own time limit
+	within(t, "Close", closed)
+}

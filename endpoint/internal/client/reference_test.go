@@ -175,7 +175,7 @@ func TestReferenceReleasedAlone(t *testing.T) {
 	r := c.references.keep(new(Conn), &message.ObjectRef{ID: "object", Server: "server", Token: 1})
 	next := new(Conn)
 	next.Server.Server = r.Server
-	jobs := c.toResume(next)
+	jobs := c.toResume(next, false)
 	require.Len(t, jobs, 1)
 	took, err := r.Release(t.Context(), true)
 	require.NoError(t, err)

@@ -84,6 +84,7 @@ func (c *Conn) ask(ctx context.Context, req *Request) (uint64, *waiter, error) {
 	}
 	id, w, err := c.expect(req)
 	if err != nil {
+		c.slabs.RestoreReturns(back)
 		return 0, nil, err
 	}
 	if err := c.sendCall(ctx, id, *payload, req); err != nil {

@@ -66,10 +66,15 @@ func All[T dependent](c *Connector) (list []T) {
 	return list
 }
 
-// toResume returns the jobs that resume the objects on conn that need it.
-func (c *Connector) toResume(conn *Conn) (jobs []func(context.Context) error) {
+func isOffer(d dependent) bool {
+	_, ok := d.(*Offer)
+	return ok
+}
+
+// toResume returns the jobs that resume the objects on conn that need it, all offers or all others.
+func (c *Connector) toResume(conn *Conn, offers bool) (jobs []func(context.Context) error) {
 	for _, d := range All[dependent](c) {
-		if d.needsResume(conn) {
+		if isOffer(d) == offers && d.needsResume(conn) {
 			jobs = append(jobs, func(ctx context.Context) error { return d.resume(ctx, conn) })
 		}
 	}
@@ -84,9 +89,12 @@ func (c *Connector) lost(conn *Conn) {
 }
 
 // resume resumes the dependents on a new connection. If that fails, it closes the connection and notifies the
-// dependents that were already resumed.
+// dependents that were already resumed. Offers are last, because the owner's program may take long to decide about them.
 func (c *Connector) resume(conn *Conn) error {
-	err := allWhileAnswered(c.ctx, c.toResume(conn))
+	err := allWhileAnswered(c.ctx, c.toResume(conn, false))
+	if err == nil {
+		err = allWhileAnswered(c.ctx, c.toResume(conn, true))
+	}
 	if err == nil {
 		err = conn.reason()
 	}
@@ -99,7 +107,7 @@ func (c *Connector) resume(conn *Conn) error {
 
 // catchUp resumes dependents that were added after resume began and before the new connection was visible to them.
 func (c *Connector) catchUp(conn *Conn) {
-	if jobs := c.toResume(conn); len(jobs) > 0 {
+	if jobs := append(c.toResume(conn, false), c.toResume(conn, true)...); len(jobs) > 0 {
 		c.Go(func() { c.cutAfter(conn, allWhileAnswered(c.ctx, jobs)) })
 	}
 }

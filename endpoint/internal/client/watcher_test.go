@@ -104,7 +104,7 @@ func TestWatcherCloseAlone(t *testing.T) {
 	t.Parallel()
 	w := &Watcher{of: newClient().Connector, wake: make(chan struct{}, 1)}
 	require.True(t, w.of.add(w))
-	jobs := w.of.toResume(new(Conn))
+	jobs := w.of.toResume(new(Conn), false)
 	require.Len(t, jobs, 1)
 	w.Close()
 	require.NoError(t, jobs[0](t.Context()))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -241,10 +242,10 @@ type Predecessor struct {
 	lastID uint64
 }
 
-// inherited is the descriptor of a handover. It is taken when the process starts, so that no other child inherits it.
-var inherited = takeEnvironment()
+// inherited takes the descriptor of a handover once. Importing the package changes nothing.
+var inherited = sync.OnceValue(takeEnvironment)
 
-// takeEnvironment removes the descriptor from the environment.
+// takeEnvironment removes the descriptor from the environment and keeps it from children.
 func takeEnvironment() *Predecessor {
 	text, ok := os.LookupEnv(handoverEnv)
 	if !ok {
@@ -269,8 +270,8 @@ func takeEnvironment() *Predecessor {
 }
 
 // Inherited returns the owner that this process is to replace, or nil. The first caller of [Predecessor.Take] gets its
-// state.
-func Inherited() *Predecessor { return inherited }
+// state. A successor calls it before it starts processes, which would inherit the descriptor otherwise.
+func Inherited() *Predecessor { return inherited() }
 
 // ErrPredecessorGone means that the owner ended before it handed anything over.
 var ErrPredecessorGone = errors.New("the owner that started this process has ended")

@@ -107,7 +107,7 @@ func (ses *Session) cancelRequest(frame wire.Frame) error {
 	if len(frame.Body) > 0 {
 		var in message.Cancel
 		if err := message.Unmarshal(frame.Body, &in); err != nil {
-			return err
+			return fmt.Errorf("%w: cancellation of request %d: %w", wire.ErrProtocol, frame.ID, err)
 		}
 		if reason := status.ShortText(in.Reason, status.MaxReasonBytes); reason != "" {
 			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
