@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // ErrStopping reports that the gateway does not keep a value because it stops.
@@ -172,13 +174,13 @@ func (k *Kept[T]) Release(e *Entry[T]) {
 func (k *Kept[T]) listLocked(e *Entry[T]) {
 	if e.lasts > 0 {
 		var timer *time.Timer
-		timer = time.AfterFunc(e.lasts, func() {
+		timer = contain.After(e.lasts, func() {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			if e.timer == timer && !e.gone { // it was not used since
 				_ = k.removeLocked(e) // best effort: no caller waits for it
 			}
-		})
+		}, nil)
 		e.timer = timer
 	}
 	if k.slots != nil {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // ErrSlow reports that a client sends too slowly.
@@ -94,7 +96,7 @@ func (b *BodyReader) Read(p []byte) (int, error) {
 	now := time.Now()
 	switch {
 	case b.timer == nil:
-		b.timer, b.armed = time.AfterFunc(b.rate.Grace, b.cut), now
+		b.timer, b.armed = contain.After(b.rate.Grace, b.cut, nil), now
 	case now.Sub(b.armed) > b.rate.Grace/4:
 		b.timer.Reset(b.rate.Grace)
 		b.armed = now

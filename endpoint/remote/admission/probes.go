@@ -5,6 +5,8 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // Limits of the concurrent calls of unknown clients: for one remote address, and for all.
@@ -58,7 +60,7 @@ func (p *probes) endOldestLocked(which func(probe) bool) {
 	for at := p.calls.Front(); at != nil; at = at.Next() {
 		if one := at.Value.(probe); which(one) {
 			p.removeLocked(at)
-			go one.call.Fail(ErrLimit) // it calls code of the protocol
+			contain.Go(func() { one.call.Fail(ErrLimit) }, nil) // it calls code of the protocol
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // ErrStalled means that the peer has sent nothing for too long.
@@ -38,7 +39,7 @@ type received[M proto.Message] struct {
 // NewPump returns a pump for messages whose large field has the number field.
 func NewPump[M proto.Message](ctx context.Context, s Receiver, newHead func() M, field protowire.Number) *Pump[M] {
 	p := &Pump[M]{ctx: ctx, messages: make(chan received[M])}
-	go func() {
+	contain.Go(func() {
 		for {
 			r := received[M]{head: newHead()}
 			r.message = &Message{Head: r.head, Field: field}
@@ -53,7 +54,12 @@ func NewPump[M proto.Message](ctx context.Context, s Receiver, newHead func() M,
 				return
 			}
 		}
-	}()
+	}, func(err error) { // the codec panicked
+		select {
+		case p.messages <- received[M]{head: newHead(), message: &Message{Field: field}, err: err}:
+		case <-p.ctx.Done():
+		}
+	})
 	return p
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // batching holds the settings of dynamic batching for a model.
@@ -50,6 +52,8 @@ type batched struct {
 	result any
 	err    error
 	spent  timing // in the batch
+
+	finished bool // used by the goroutine of the batch
 }
 
 // join returns a request for the batcher. rows is the size of the first dimension of all its tensors.
@@ -100,8 +104,8 @@ func (b *batcher) call(one *batched) (any, error) {
 		return 1
 	})
 	b.queue = slices.Insert(b.queue, at, one)
-	b.dispatchLocked()
 	b.mu.Unlock()
+	b.dispatch()
 	select {
 	case <-one.done:
 		return one.result, one.err
@@ -116,11 +120,32 @@ func (b *batcher) call(one *batched) (any, error) {
 	if at >= 0 {
 		return nil, errors.Join(context.Cause(one.ctx), one.argument.close())
 	}
-	go func() { // the batch ends with its function
+	contain.Go(func() { // the batch ends with its function
 		<-one.done
 		closeTensors(one.result)
-	}()
+	}, nil)
 	return nil, context.Cause(one.ctx)
+}
+
+// dispatch starts the next batch if it is complete, or sets a timer for it. If that panics, all waiting requests fail:
+// nothing else would start them.
+func (b *batcher) dispatch() {
+	err := contain.Call(func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dispatchLocked()
+		return nil
+	})
+	if err == nil {
+		return
+	}
+	b.mu.Lock()
+	waiting := b.queue
+	b.queue = nil
+	b.mu.Unlock()
+	for _, one := range waiting {
+		_ = contain.Call(func() error { one.finish(nil, err); return nil })
+	}
 }
 
 // dispatchLocked starts the next batch if it is complete, or sets a timer for it.
@@ -141,22 +166,20 @@ func (b *batcher) dispatchLocked() {
 		}
 	}
 	if wait := b.delay - time.Since(oldest); !full && wait > 0 {
-		b.timer = time.AfterFunc(wait, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.dispatchLocked()
-		})
+		b.timer = contain.After(wait, b.dispatch, nil)
 		return
 	}
 	b.running = true
 	b.queue = slices.DeleteFunc(b.queue, func(one *batched) bool { return slices.Contains(group, one) })
-	go func() {
+	contain.Go(func() {
+		defer func() {
+			b.mu.Lock()
+			b.running = false
+			b.mu.Unlock()
+			b.dispatch()
+		}()
 		runBatch(group)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.running = false
-		b.dispatchLocked()
-	}()
+	}, nil)
 }
 
 // groupLocked returns the requests that can run with the first one, in order. full reports that no other request would

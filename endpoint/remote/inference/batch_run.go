@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -27,12 +28,25 @@ func runBatch(group []*batched) {
 	if len(live) == 0 {
 		return
 	}
+	var result any
+	var joined *batchArgument
+	defer func() { // nothing is left to do unless the function or a copy panicked
+		for i, one := range live {
+			if one.finished {
+				continue
+			}
+			if i == 0 {
+				_ = contain.Call(func() error { closeTensors(result); return joined.close() })
+			}
+			one.finish(nil, contain.ErrPanic)
+		}
+	}()
 	ctx, end := whileWanted(live)
 	defer end()
 	model := live[0].model
-	joined, err := joinArguments(live)
+	var err error
+	joined, err = joinArguments(live)
 	called := time.Now()
-	var result any
 	if err == nil {
 		result, err = model.call(ctx, joined.value)
 	}
@@ -70,7 +84,8 @@ func runBatch(group []*batched) {
 
 // finish gives the request its result and closes its argument.
 func (one *batched) finish(result any, err error) {
-	one.result, one.err = result, errors.Join(err, one.argument.close())
+	one.finished = true
+	one.result, one.err = result, errors.Join(err, contain.Call(one.argument.close))
 	close(one.done)
 }
 
@@ -81,11 +96,11 @@ func whileWanted(group []*batched) (ctx context.Context, end func()) {
 	left.Store(int64(len(group)))
 	stops := make([]func() bool, len(group))
 	for i, one := range group {
-		stops[i] = context.AfterFunc(one.ctx, func() {
+		stops[i] = contain.OnDone(one.ctx, func() {
 			if left.Add(-1) == 0 {
 				cancel(context.Cause(one.ctx))
 			}
-		})
+		}, cancel)
 	}
 	return ctx, func() {
 		for _, stop := range stops {

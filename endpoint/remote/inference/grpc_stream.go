@@ -12,13 +12,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // streamedAtOnce limits the requests of a stream that run at once. Further requests wait in the transport.
 const streamedAtOnce = 8
 
 // inferStream is a call of ModelStreamInfer. Its requests run concurrently. Responses are sent in the order of the
-// requests, except that decoupled models send each response when it is available.
+// requests, except that decoupled models send each response when it is available. The responses of a request behind
+// one to a decoupled model follow its last one.
 type inferStream struct {
 	s    grpcService
 	call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]
@@ -52,11 +54,20 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 		}
 		answered, turn := make(chan struct{}), before
 		before = answered
-		running.Go(func() {
+		contain.In(&running, func() {
 			defer slots.Leave()
 			defer close(answered)
-			st.answer(ctx, in, turn, i == 0)
-		})
+			id := in.Head.(*pb.ModelInferRequest).GetId() //nolint:forcetypeassert // made by requestMessage
+			err := contain.Call(func() error { st.answer(ctx, in, turn, i == 0); return nil })
+			select { // the next request is answered after this one
+			case <-turn:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				st.fail(id, err)
+			}
+		}, nil)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 )
@@ -119,7 +120,7 @@ func (h *rpcHandler) several(ctx context.Context, requests []*request, replies [
 			}
 		}
 		_ = places.Enter(context.WithoutCancel(ctx)) // waits for requests of this batch only, which end with ctx
-		running.Go(func() {
+		contain.In(&running, func() {
 			defer places.Leave()
 			if all.left.Load() <= 0 {
 				replies[i] = h.overLimit(ctx, request, notRun)
@@ -129,7 +130,7 @@ func (h *rpcHandler) several(ctx context.Context, requests []*request, replies [
 			if replies[i] != nil && !replies[i].fits() {
 				replies[i] = h.overLimit(ctx, request, failed)
 			}
-		})
+		}, func(err error) { replies[i] = h.refused(ctx, request, &callError{err, failed}) })
 	}
 	running.Wait()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
@@ -53,7 +54,7 @@ func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 		out.Hash, out.Digested = hash, false
 	}
 	done := make(chan error, 1)
-	go func() { done <- c.addDigests(ctx, h, out) }()
+	contain.Go(func() { done <- c.addDigests(ctx, h, out) }, func(err error) { done <- err })
 	begun := false
 	for {
 		select {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 )
 
@@ -75,10 +76,10 @@ func (c *Component) digested(
 		if err != nil {
 			return err
 		}
-		c.hashing.Go(func() {
+		contain.In(&c.hashing, func() {
 			defer own.Close() // best effort: the digest is known
 			finish(c.ctx, own)
-		})
+		}, func(err error) { done <- outcome{err: err} })
 		return nil
 	}
 	timer := time.NewTimer(wait)

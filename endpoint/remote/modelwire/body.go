@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // BodyOptions configures a [Body].
@@ -34,7 +36,7 @@ type Body struct {
 func Open(ctx context.Context, options BodyOptions, open func(context.Context) (io.ReadCloser, error)) (*Body, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &Body{options: options, cancel: cancel, ctx: ctx}
-	b.timer = time.AfterFunc(options.Stall, func() { cancel(options.Silent) })
+	b.timer = contain.After(options.Stall, func() { cancel(options.Silent) }, cancel)
 	var err error
 	if b.body, err = open(ctx); err != nil {
 		err = b.why(err)
@@ -87,7 +89,7 @@ func Parallel(ctx context.Context, workers, n int, job func(ctx context.Context,
 	var next atomic.Int64
 	var running sync.WaitGroup
 	for range min(workers, n) {
-		running.Go(func() {
+		contain.In(&running, func() {
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= n {
@@ -97,7 +99,7 @@ func Parallel(ctx context.Context, workers, n int, job func(ctx context.Context,
 					cancel(err)
 				}
 			}
-		})
+		}, cancel)
 	}
 	running.Wait()
 	return context.Cause(ctx)

@@ -1,6 +1,10 @@
 package modelwire
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
+)
 
 // Size and number of the pieces between a connection and memory. They are small enough to stay in the processor's
 // cache.
@@ -34,14 +38,14 @@ func startWriter() *writer {
 	for range pieces {
 		w.free <- nil // allocated when needed
 	}
-	w.done.Go(w.run)
+	contain.In(&w.done, w.run, nil)
 	return w
 }
 
 func (w *writer) run() {
 	for p := range w.full {
 		if w.failed() == nil {
-			if err := p.to.Store(p.at, p.data); err != nil {
+			if err := contain.Call(func() error { return p.to.Store(p.at, p.data) }); err != nil {
 				w.mu.Lock()
 				w.err = err
 				w.mu.Unlock()

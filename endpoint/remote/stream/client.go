@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/retry"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
@@ -154,7 +155,10 @@ func (p *putting) run(ctx context.Context) (*streampb.Done, error) {
 	granted := newCredit()
 	granted.grant(first.GetCredit())
 	answers := make(chan answer, 1)
-	go listenForDone(call, granted, answers) // ends with the call
+	contain.Go(func() { listenForDone(call, granted, answers) }, func(err error) { // ends with the call
+		granted.end(err)
+		answers <- answer{nil, err}
+	})
 	if err := p.send(ctx, call, granted, first.GetResume()); err != nil {
 		if a := <-answers; a.err != nil {
 			return nil, a.err // the reason that sending failed

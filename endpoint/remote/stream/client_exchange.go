@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -35,7 +36,8 @@ func (c *Client) Exchange(ctx context.Context) (*Exchange, error) {
 	}
 	x := &Exchange{client: c, ctx: ctx, call: call, cancel: cancel, sending: &lockedStream{call: call}, granted: newCredit()}
 	x.in = newIncoming(ctx, c.limits, c.pool, c.opts.Device, false, x.granted, x.grant)
-	go x.in.run(bulk.NewPump(ctx, call, newChunk, dataField)) // ends with the call
+	chunks := bulk.NewPump(ctx, call, newChunk, dataField)
+	contain.Go(func() { x.in.run(chunks) }, x.in.end) // ends with the call
 	if err := x.grant(uint64(c.limits.Window)); err != nil {
 		x.Close()
 		return nil, remoteError("exchange", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
@@ -91,7 +92,7 @@ func (in *incoming) noMore() error {
 // end records why no more tensors will arrive. A regular end does not affect sending.
 func (in *incoming) end(err error) {
 	for _, u := range in.partial {
-		u.Abandon()
+		_ = contain.Call(func() error { u.Abandon(); return nil }) // the reader must receive err
 	}
 	clear(in.partial)
 	if !errors.Is(err, io.EOF) {

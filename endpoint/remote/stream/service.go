@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -165,7 +166,7 @@ func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 	}
 	granted := newCredit()
 	granted.grant(request.GetCredit())
-	go func() { // ends with the call
+	contain.Go(func() { // ends with the call
 		for {
 			more, err := call.Recv()
 			if errors.Is(err, io.EOF) {
@@ -177,7 +178,7 @@ func (s service) get(call grpc.BidiStreamingServer[streampb.GetRequest, streampb
 			}
 			granted.grant(more.GetCredit())
 		}
-	}()
+	}, granted.end)
 	resume := request.GetResume()
 	if request.GetId() != set.ID || set.ID == "" {
 		resume = nil
@@ -213,7 +214,8 @@ func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	if err := sending.grant(uint64(s.limits.Window)); err != nil {
 		return err
 	}
-	go in.run(bulk.NewPump(call.Context(), call, newChunk, dataField)) // ends with the call
+	chunks := bulk.NewPump(call.Context(), call, newChunk, dataField)
+	contain.Go(func() { in.run(chunks) }, in.end) // ends with the call
 	out := &sender{ctx: call.Context(), call: sending, credit: granted, stall: s.limits.Stall, host: s.opts.Host}
 	for {
 		next, err := in.next(call.Context())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 )
 
@@ -100,7 +101,7 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 		return nil, remoteError("stream tensors", err)
 	}
 	sent := make(chan error, 1)
-	go func() {
+	contain.Go(func() {
 		for _, item := range items {
 			if err := c.send(call, item); err != nil {
 				if !errors.Is(err, io.EOF) { // on EOF, the status has the reason
@@ -111,7 +112,10 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 			}
 		}
 		sent <- call.CloseSend()
-	}()
+	}, func(err error) {
+		cancel()
+		sent <- err
+	})
 	answers, err := c.collect(ctx, call, "stream tensors")
 	cancel()
 	if sendErr := <-sent; err == nil && sendErr != nil {

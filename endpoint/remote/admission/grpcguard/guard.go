@@ -28,6 +28,8 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 const (
@@ -204,10 +206,10 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 		return ctx, status.Error(codes.Internal, "the stream of the call is unknown")
 	}
 	s.stalled = func() { _ = c.Close() } // the transport keeps the answer of a stream that its client does not read
-	context.AfterFunc(ctx, func() {
+	contain.OnDone(ctx, func() {
 		c.forget(number)
 		s.leave()
-	})
+	}, nil)
 	return context.WithValue(ctx, streamKey{}, s), nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // stream is one call. It is shared by the transport, until the call's context ends, and the handler. The charge is
@@ -82,7 +83,7 @@ func (s *stream) check(now time.Time) {
 func (s *stream) failLocked(err error) {
 	if s.err == nil {
 		s.err = err
-		go s.call.Fail(err)
+		contain.Go(func() { s.call.Fail(err) }, nil)
 	}
 }
 
@@ -186,12 +187,12 @@ func (g *guardedStream) SendMsg(m any) error {
 	if g.rate.Grace <= 0 {
 		return g.ServerStream.SendMsg(m)
 	}
-	timer := time.AfterFunc(max(g.rate.Grace, minSendGrace), func() {
+	timer := contain.After(max(g.rate.Grace, minSendGrace), func() {
 		g.call.Fail(fmt.Errorf("%w: the client does not read its answer: see --stall", admission.ErrSlow))
 		if g.stalled != nil {
 			g.stalled()
 		}
-	})
+	}, nil)
 	defer timer.Stop()
 	return g.ServerStream.SendMsg(m)
 }
