@@ -4,6 +4,7 @@ a temporary was freed too early."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from sharedtensor import cuda, layout
 from sharedtensor.arrays import Described
 from sharedtensor.dtypes import DType
+from sharedtensor.errors import CapabilityError, ProtocolError
 from sharedtensor.manifest import contiguous_strides
 
 
@@ -128,3 +130,38 @@ def test_refused_wait_defers_the_release(recorder: Recorder, monkeypatch: pytest
         assert not freed
         assert cuda._release(recorder, [("cuMemFree", 7)]) is done  # type: ignore[arg-type]
     assert freed == [7]
+
+
+@pytest.mark.parametrize("fault", ["cuMemGetAddressRange", "too small"])
+def test_a_handle_of_another_process_is_closed_after_a_failure(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """The memory of another process stays allocated while a handle of it is open."""
+    opened: list[int] = []
+    buffer = ctypes.create_string_buffer(cuda.IPC_BYTES)
+
+    def call(name: str, *arguments: Any) -> Any:
+        if name == "cuIpcOpenMemHandle":
+            opened.append(1 << 30)
+            return 1 << 30
+        if name == "cuMemGetAddressRange":
+            if fault == name:
+                raise CapabilityError("the range is not known")
+            return 1 << 30, 4096
+        if name == "cuIpcCloseMemHandle":
+            opened.remove(arguments[0])
+        return None
+
+    monkeypatch.setattr(cuda, "call", call)
+    names = SimpleNamespace(
+        CUipcMemHandle=lambda: SimpleNamespace(getPtr=lambda: ctypes.addressof(buffer)),
+        CUipcMem_flags=SimpleNamespace(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS=1),
+    )
+    monkeypatch.setattr(cuda, "driver", lambda: names)
+    monkeypatch.setattr(cuda, "_release", lambda gpu, steps: [call(*step) for step in steps] != [])
+    gpu: Any = SimpleNamespace(current=contextlib.nullcontext, uuid=bytes(16), ordinal=0)
+    blob = fault.encode().ljust(cuda.IPC_BYTES, b"\0")
+    with pytest.raises((CapabilityError, ProtocolError)):
+        cuda.IpcMemory(gpu, blob, 4000, 200)
+    gc.collect()
+    cuda.wait_released()
+    assert not opened
+    assert blob not in cuda.IpcMemory._open
