@@ -136,7 +136,7 @@ def call(
     out = values.Outgoing(value, session, pools.arguments, writable=writable, kept=None if writable else session.kept)
 
     def finish(frame: Frame, session: Session) -> tuple[Any, Object | None]:
-        if out.numbered and session.kept is not None:
+        if not out.settled and session.kept is not None:
             session.kept.answered(out.numbered)
         return finish_returned(frame, session, framework, track)
 

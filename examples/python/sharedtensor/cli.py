@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import safetensors_file, tables
+from . import safetensors_file, safetensors_model, tables
 from .client import Client, connect
 from .errors import ConfigurationError, Error, InvalidArgumentError
 from .message import Message
@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("name", help="NAME, or NAME@VERSION")
     get.add_argument("-o", "--output", help="the file (default: NAME.safetensors)")
     get.set_defaults(run=_get)
-    put = commands.add_parser("put", help="publish files: .safetensors, .npz, or .pt with plain tensors")
+    put = commands.add_parser(
+        "put", help="publish files: .safetensors, their index or folder, .npz, or .pt with tensors"
+    )
     put.add_argument("models", nargs="+", metavar="NAME=FILE")
     put.set_defaults(run=_put)
     seed = commands.add_parser("seed", help="load a model with an engine's loader and publish it for its engines")
@@ -160,8 +162,8 @@ def read_file(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the tensors of a file and its metadata. Executes nothing in a file. Raises InvalidArgumentError for an
     unknown kind, and for a file that does not have the format of its suffix."""
     suffix = Path(path).suffix
-    if suffix == ".safetensors":
-        tensors, metadata = safetensors_file.read(path)
+    if suffix in (".safetensors", ".json") or Path(path).is_dir():
+        tensors, metadata = safetensors_model.read_model(path)
         return dict(tensors), metadata
     read = {".npz": _read_npz, ".pt": _read_pt, ".pth": _read_pt, ".bin": _read_pt}.get(suffix)
     if read is None:

@@ -34,18 +34,20 @@ class Kept:
         self._known: OrderedDict[int, _Known] = OrderedDict()  # the most recently used is last
         forks.track(self, _lock=threading.Lock)
 
-    def use(self, number: int) -> tuple[bool, bytes | None]:
-        """Records that a call uses memory. Returns whether to ask the server to keep it, and the encoded handle that
-        names it without a descriptor, if the server keeps it."""
+    def use(self, number: int) -> tuple[bool, bytes | None, bool]:
+        """Records that a call uses memory. Returns whether to ask the server to keep it, the encoded handle that names
+        it without a descriptor, if the server keeps it, and whether `answered` has nothing to record."""
         with self._lock:
             known = self._known.get(number)
             if known is None:
                 self._known[number] = _Known()
                 if len(self._known) > MAX_KNOWN:
                     self._known.popitem(last=False)
-                return False, None
+                return False, None, True
             self._known.move_to_end(number)
-            return known.misses < MAX_MISSES, known.handle if known.kept and known.misses < MAX_MISSES else None
+            if known.misses >= MAX_MISSES:
+                return False, None, True
+            return True, known.handle if known.kept else None, known.kept and not known.misses
 
     def answered(self, sent: dict[int, bytes]) -> None:
         """Records that a call was answered: the server keeps the memory that was sent with a number.

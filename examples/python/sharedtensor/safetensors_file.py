@@ -34,6 +34,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Described], dict[str, 
     Raises InvalidArgumentError for a file that breaks a rule of the format. The rules are those of the Go reader: each
     byte belongs to one tensor, names and keys occur once, and only `TIED` ties names.
     """
+    found, metadata = read_stored(path)
+    try:
+        found.update({name: found[kept] for name, kept in ties(metadata, found).items()})
+    except (ValueError, RecursionError) as err:
+        raise InvalidArgumentError(f"{path}: the header of this safetensors file is not valid: {err}") from err
+    return found, metadata
+
+
+def read_stored(path: str | os.PathLike[str]) -> tuple[dict[str, Described], dict[str, str]]:
+    """Is `read` without the names that `TIED` records."""
     size = Path(path).stat().st_size
     if size < 8:
         raise InvalidArgumentError(f"{path}: {size} bytes are no safetensors file")
@@ -50,7 +60,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Described], dict[str, 
         entries = {name: _Entry.of(name, value) for name, value in header.items()}
         _check_cover(entries, size - start)
         found = {name: entry.tensor(data, start) for name, entry in entries.items()}
-        found.update({name: found[kept] for name, kept in ties(metadata, found).items()})
     except (ValueError, RecursionError) as err:
         raise InvalidArgumentError(f"{path}: the header of this safetensors file is not valid: {err}") from err
     return found, metadata

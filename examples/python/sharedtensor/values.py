@@ -3,6 +3,7 @@ beside it."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Mapping as MappingABC
@@ -41,6 +42,7 @@ class Outgoing:
     :ivar handles: of the memory, some of them encoded.
     :ivar files: the descriptors of the handles.
     :ivar numbered: encoded handles without descriptors of the memory that the server is to keep, by its numbers.
+    :ivar settled: whether the answer reports nothing new about that memory.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Outgoing:
         self.handles: list[Any] = []
         self.files: list[int] = []
         self.numbered: dict[int, bytes] = {}
+        self.settled = True
         try:
             self._walk(value, 0)
             if self._tensors:
@@ -103,6 +106,11 @@ class Outgoing:
         kind = type(value)
         if kind in _PLAIN:
             self._items.append(cbor.scalar(value))
+        elif kind is dict and depth < MAX_NESTING:
+            self._map(value, depth)
+        elif kind is np.ndarray:
+            self._tensors.append((value, len(self._items)))
+            self._items.append(b"")
         elif isinstance(value, StateDict):
             self._items.append(cbor.encode(self._state_dict(value)))
         elif is_array(value):
@@ -141,7 +149,9 @@ class Outgoing:
                 copied.setdefault(d.device, {})[str(id(array))] = d
             else:
                 strides = () if d.contiguous else d.strides
-                self._items[at] = _tensor(self._handle(memory), d.dtype, d.address - memory.address, d.shape, strides)
+                self._items[at] = _tensor(
+                    self._handle(memory), d.dtype.number, d.address - memory.address, d.shape, strides
+                )
         if not copied:
             return
         places: dict[int, tuple[Any, TensorSpec]] = {}
@@ -153,7 +163,7 @@ class Outgoing:
             if not self._items[at]:
                 memory, spec = places[id(array)]
                 strides = () if spec.contiguous else spec.strides
-                self._items[at] = _tensor(self._handle(memory), spec.dtype, spec.offset, spec.shape, strides)
+                self._items[at] = _tensor(self._handle(memory), spec.dtype.number, spec.offset, spec.shape, strides)
 
     def _fill_host(self, plan: layout.Layout) -> Slab:
         self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
@@ -173,7 +183,7 @@ class Outgoing:
             return None
         if d.device != "cpu":
             return self._on_device(d)
-        low, high = d.span
+        low, high = (d.address, d.address + d.nbytes) if d.contiguous else d.span
         if low < d.address:  # the protocol has no negative strides
             return None
         mapping = find(low, high - low)
@@ -222,7 +232,8 @@ class Outgoing:
         name = mapping.name if mapping.server == self._session.hello.server else ""
         numbered, handle = False, None
         if self._keep is not None and not name and mapping is not self._slab:
-            numbered, handle = self._keep.use(mapping.number)
+            numbered, handle, settled = self._keep.use(mapping.number)
+            self.settled = self.settled and settled
             if handle is not None:
                 self.numbered[mapping.number] = handle
                 return self._add(cbor.Encoded(handle), -1)
@@ -263,10 +274,11 @@ class Outgoing:
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-def _tensor(handle: int, dtype: DType, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+@functools.lru_cache(1024)
+def _tensor(handle: int, dtype: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
     """Returns the encoding of a tensor: its tag and five parts."""
     head = cbor.head
-    parts = [_TENSOR, head(0, handle), head(0, dtype.number), head(0, offset), head(4, len(shape))]
+    parts = [_TENSOR, head(0, handle), head(0, dtype), head(0, offset), head(4, len(shape))]
     parts += [head(0, dim) for dim in shape]
     parts.append(head(4, len(strides)))
     parts += [head(0, stride) for stride in strides]

@@ -111,10 +111,10 @@ def test_a_writable_argument_is_not_kept(module_owner: Owner) -> None:
 def test_a_client_knows_a_limited_number_of_mappings() -> None:
     kept = Kept()
     for number in range(1000):
-        assert kept.use(number) == (False, None)
-        assert kept.use(number) == (True, None)
+        assert kept.use(number) == (False, None, True)
+        assert kept.use(number) == (True, None, False)
     assert len(kept._known) == MAX_KNOWN
-    assert kept.use(0) == (False, None)
+    assert kept.use(0) == (False, None, True)
 
 
 def test_memory_that_is_missed_twice_is_sent_in_full() -> None:
@@ -123,10 +123,10 @@ def test_memory_that_is_missed_twice_is_sent_in_full() -> None:
     for _ in range(2):
         assert kept.use(1)[0]
         kept.answered({1: b"handle"})
-        assert kept.use(1) == (True, b"handle")
+        assert kept.use(1)[:2] == (True, b"handle")
         assert kept.missed({1: b"handle"})
         assert not kept.missed({1: b"handle"}), "the second answer is final"
-    assert kept.use(1) == (False, None)
+    assert kept.use(1) == (False, None, True)
 
 
 def test_a_mapping_whose_memory_is_replaced_has_another_number() -> None:

@@ -11,6 +11,7 @@ import pytest
 from conftest import Owner, eventually
 
 import sharedtensor as st
+from sharedtensor import memory
 
 
 def address(array: np.ndarray) -> int:  # type: ignore[type-arg]
@@ -116,3 +117,23 @@ def test_mapping_what_is_mapped_keeps_writes(module_owner: Owner) -> None:
             model.remap(newer)
         model.map()
         assert float(model["w"][7]) == 1, "unmapping loses what this process wrote"
+
+
+def test_pages_that_a_process_has_changed_are_found_in_two_ways() -> None:
+    """By one system call of newer kernels, and by reading the table of pages."""
+    slab = memory.Slab(16 * memory.PAGE)
+    slab.clear(0, slab.nbytes)
+    memory._pagemap.changed(0, 1)
+    scans = memory._pagemap._scans
+    for written in ([], [0], [15], [3, 9]):
+        mapping = memory.Mapping(os.dup(slab.fd), 0, slab.nbytes, writable=False, private=True)
+        pages = np.frombuffer(mapping.buffer(), np.uint8).reshape(16, memory.PAGE)
+        assert not pages[::2].any()  # these are there, and the file's
+        for page in written:
+            pages[page, 7] = 1
+        first = mapping.address // memory.PAGE
+        for begin in range(16):
+            for end in range(begin + 1, 17):
+                expected = any(begin <= page < end for page in written)
+                assert memory._pagemap._read(first + begin, first + end) == expected
+                assert not scans or memory._pagemap._scan(first + begin, first + end) == expected
