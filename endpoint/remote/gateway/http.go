@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,19 +66,19 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		r = r.WithContext(ctx)
 		defer func() { g.observe(sw, r, used, begin, recover()) }()
 		if err := g.admit(r, crossOrigin); err != nil {
-			refuse(sw, err)
+			refuse(sw, r, err)
 			return
 		}
 		id, err := g.ids.identify(r.Header.Get("Authorization"), r.TLS, admission.PeerFrom(r.Context()))
 		if err != nil && !slices.Contains(openPaths, r.URL.Path) {
 			sw.Header().Set("WWW-Authenticate", `Bearer, Basic realm="sharedtensor: any name, the token as password"`)
-			refuse(sw, err)
+			refuse(sw, r, err)
 			return
 		}
 		authorization, state := r.Header.Get("Authorization"), r.TLS
 		ctx, call, err := g.admitted.Enter(ctx, id, g.validity(id, authorization, state))
 		if err != nil {
-			refuse(sw, err)
+			refuse(sw, r, err)
 			return
 		}
 		defer call.Leave()
@@ -112,19 +113,36 @@ func (g *Gateway) needs(right string, allow func(Identity) error, next http.Hand
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := allow(admission.Sender(r.Context())); err != nil {
 			g.refusals.WithLabelValues(right).Inc()
-			refuse(w, err)
+			refuse(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
+// rpcRoute is the route of JSON-RPC, whose clients receive each failure as an error object.
+const rpcRoute = "/jsonrpc"
+
 // refuse answers a request that was not admitted.
-func refuse(w http.ResponseWriter, err error) {
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, admission.ErrUnauthenticated) {
 		w.Header().Set("Connection", "close") // a revoked client keeps no connection
 	}
-	http.Error(w, err.Error(), admission.KindOf(err).HTTP)
+	fail(w, r, admission.KindOf(err), err.Error())
+}
+
+// fail answers a request with an error.
+func fail(w http.ResponseWriter, r *http.Request, kind admission.Kind, text string) {
+	if r.URL.Path != rpcRoute {
+		http.Error(w, text, kind.HTTP)
+		return
+	}
+	body, _ := json.Marshal(map[string]any{ // cannot fail: strings and numbers only
+		"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": kind.RPC, "message": text},
+	})
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(kind.HTTP)
+	_, _ = w.Write(body)
 }
 
 // observe counts a request and answers for a handler that panicked. It passes on panics with http.ErrAbortHandler.
@@ -137,7 +155,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, used *target,
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // it is thrown, not wrapped
 		g.log.Error("a handler panicked", "route", route, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()), "panic", panicked, "stack", string(debug.Stack()))
 		if w.Status() == 0 {
-			http.Error(w, "internal error; see the gateway's log for trace_id "+trace, http.StatusInternalServerError)
+			fail(w, r, admission.Internal, "internal error; see the gateway's log for trace_id "+trace)
 		}
 	}
 	code := "ok"

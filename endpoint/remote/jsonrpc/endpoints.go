@@ -3,9 +3,11 @@ package jsonrpc
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
@@ -14,12 +16,17 @@ import (
 )
 
 // endpointCache caches the descriptions of an owner's endpoints, so that calls need no extra request. It is refreshed
-// when a name is missing or the owner changes. Owners never remove endpoints.
+// when a name is missing, when the owner changes, and when it is older than listTime: workers withdraw functions and offer
+// others under their names.
 type endpointCache struct {
 	mu     sync.Mutex
 	server string
+	at     time.Time // of the last list, or of the last attempt
 	byName map[string]endpoint.EndpointInfo
 }
+
+// listTime is the maximum age of the descriptions.
+const listTime = time.Second
 
 // find returns the description of an endpoint and the caller to use for it.
 func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name string) (endpoint.Caller, endpoint.EndpointInfo, error) {
@@ -31,13 +38,40 @@ func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name stri
 	e.mu.Lock()
 	info, known := e.byName[name]
 	current := e.server == server && server != ""
+	old := time.Since(e.at) > listTime
+	if old {
+		e.at = time.Now() // only one request lists the endpoints
+	}
 	e.mu.Unlock()
-	if known && current {
+	if known && current && !old {
 		return caller, info, nil
 	}
-	list, err := listEndpoints(ctx, owner)
+	byName, err := e.refresh(ctx, owner)
+	if err != nil && known && current {
+		return caller, info, nil // the call reports whether there is an owner
+	}
 	if err != nil {
 		return nil, endpoint.EndpointInfo{}, err
+	}
+	if info, known = byName[name]; !known {
+		return nil, info, unknownFunction(ctx, name, byName)
+	}
+	return caller, info, nil
+}
+
+// changed lists the endpoints and returns the description of one if it differs from known.
+func (e *endpointCache) changed(ctx context.Context, owner gateway.Owner, known endpoint.EndpointInfo) (endpoint.EndpointInfo, bool) {
+	byName, err := e.refresh(ctx, owner)
+	info, found := byName[known.Name]
+	return info, err == nil && found && !reflect.DeepEqual(info, known)
+}
+
+// refresh lists the endpoints.
+func (e *endpointCache) refresh(ctx context.Context, owner gateway.Owner) (map[string]endpoint.EndpointInfo, error) {
+	server := owner.ServerID()
+	list, err := listEndpoints(ctx, owner)
+	if err != nil {
+		return nil, err
 	}
 	byName := make(map[string]endpoint.EndpointInfo, len(list))
 	for _, one := range list {
@@ -46,12 +80,9 @@ func (e *endpointCache) find(ctx context.Context, owner gateway.Owner, name stri
 		}
 	}
 	e.mu.Lock()
-	e.server, e.byName = server, byName
-	e.mu.Unlock()
-	if info, known = byName[name]; !known {
-		return nil, info, unknownFunction(ctx, name, byName)
-	}
-	return caller, info, nil
+	defer e.mu.Unlock()
+	e.server, e.byName, e.at = server, byName, time.Now()
+	return byName, nil
 }
 
 // listEndpoints returns all callable endpoints. Endpoints of the embedding program are first.

@@ -8,8 +8,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,16 +28,19 @@ type rpcHandler struct {
 	methods map[string]handler
 }
 
-// ServeHTTP implements http.Handler.
+// mediaTypes are the media types of requests.
+var mediaTypes = []string{"application/json", "application/json-rpc", "application/jsonrequest"}
+
+// ServeHTTP implements http.Handler. Each failure has the error object of JSON-RPC as its body.
 func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Accept-Post", "application/json")
+	w.Header().Set("Accept-Post", strings.Join(mediaTypes, ", "))
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "JSON-RPC requires POST", http.StatusMethodNotAllowed)
+		refuse(w, http.StatusMethodNotAllowed, CodeInvalidRequest, "JSON-RPC requires POST")
 		return
 	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		http.Error(w, "the content type must be application/json", http.StatusUnsupportedMediaType)
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || !slices.Contains(mediaTypes, kind) {
+		refuse(w, http.StatusUnsupportedMediaType, CodeInvalidRequest, "the content type must be application/json")
 		return
 	}
 	charge := h.env.Admission.Requests.Open(admission.Sender(r.Context()))
@@ -54,9 +59,9 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case errors.Is(err, errBatch):
-		refuse(w, CodeInvalidRequest, "%v", err)
+		refuse(w, http.StatusOK, CodeInvalidRequest, "%v", err)
 	case err != nil:
-		refuse(w, CodeParse, "the body is not JSON")
+		refuse(w, http.StatusOK, CodeParse, "the body is not JSON")
 	default:
 		h.answer(w, r, requests, batch)
 	}
@@ -75,17 +80,17 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *ad
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, admission.ErrEncoding):
-		w.WriteHeader(http.StatusUnsupportedMediaType)
-		refuse(w, CodeParse, "%v", err)
+		refuse(w, http.StatusUnsupportedMediaType, CodeParse, "%v", err)
 	case errors.Is(err, admission.ErrLimit):
-		w.WriteHeader(http.StatusTooManyRequests)
-		refuse(w, CodeLimit, "%v", err)
+		refuse(w, http.StatusTooManyRequests, CodeLimit, "%v", err)
 	case errors.As(err, &tooLarge):
-		w.WriteHeader(http.StatusRequestEntityTooLarge)
-		refuse(w, CodeLimit, "a request has at most %d bytes: upload models to /v1/models/NAME/model.safetensors", h.env.RequestLimit(r.Context()))
+		refuse(w, http.StatusRequestEntityTooLarge, CodeLimit, "a request has at most %d bytes: upload models to /v1/models/NAME/model.safetensors", h.env.RequestLimit(r.Context()))
 	case err != nil && r.Header.Get("Content-Encoding") != "":
-		w.WriteHeader(http.StatusBadRequest)
-		refuse(w, CodeParse, "the compressed body: %v", err)
+		refuse(w, http.StatusBadRequest, CodeParse, "the compressed body: %v", err)
+	case errors.Is(err, admission.ErrSlow), errors.Is(err, os.ErrDeadlineExceeded):
+		refuse(w, http.StatusRequestTimeout, CodeTimeout, "%v", err)
+	case err != nil:
+		refuse(w, http.StatusBadRequest, CodeParse, "the body cannot be read: %v", err)
 	}
 	return body, err
 }
@@ -105,7 +110,7 @@ func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*
 		w.WriteHeader(http.StatusNoContent) // all requests were notifications
 		return
 	}
-	writeReplies(w, batch, replies)
+	writeReplies(w, http.StatusOK, batch, replies)
 }
 
 // several runs the requests of a batch, which share one allowance for their responses.
@@ -201,14 +206,14 @@ func (h *rpcHandler) run(ctx context.Context, method handler, parsed *request) (
 }
 
 // refuse answers an HTTP request that contains no JSON-RPC request.
-func refuse(w http.ResponseWriter, code int, format string, args ...any) {
+func refuse(w http.ResponseWriter, status, code int, format string, args ...any) {
 	one := &reply{}
 	one.fail("null", &Error{Code: code, Message: fmt.Sprintf(format, args...)})
-	writeReplies(w, false, []*reply{one})
+	writeReplies(w, status, false, []*reply{one})
 }
 
 // writeReplies sends the responses and releases their tensors.
-func writeReplies(w http.ResponseWriter, batch bool, replies []*reply) {
+func writeReplies(w http.ResponseWriter, status int, batch bool, replies []*reply) {
 	defer func() {
 		for _, one := range replies {
 			_ = one.close() // best effort: the responses are sent
@@ -216,6 +221,7 @@ func writeReplies(w http.ResponseWriter, batch bool, replies []*reply) {
 	}()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
 	separator := "["
 	for _, one := range replies {
 		if batch {

@@ -35,7 +35,14 @@ func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
 		return prepared, err
 	}
 	if prepared.in, err = p.argument(prepared.info); err != nil {
-		return prepared, err
+		info, changed := c.endpoints.changed(ctx, c.env.Owner, prepared.info)
+		if !changed {
+			return prepared, err
+		}
+		prepared.info = info // a worker offers another function under the name
+		if prepared.in, err = p.argument(info); err != nil {
+			return prepared, err
+		}
 	}
 	prepared.held.client, _ = c.env.Owner.Client() // without a client, a tensor by reference fails with its own error
 	prepared.in, err = prepared.held.value(ctx, prepared.in, 0)

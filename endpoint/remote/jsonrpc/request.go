@@ -13,7 +13,7 @@ type handler func(ctx context.Context, params json.RawMessage) (any, error)
 
 // request is one request of an HTTP body.
 type request struct {
-	id     string // as JSON; empty for a notification
+	id     string // as JSON, also null; empty for a notification
 	method string
 	params json.RawMessage
 	bad    *Error // set if the request is invalid; the other fields may then be missing
@@ -94,8 +94,8 @@ func parseRequest(text []byte) *request {
 		fail("request is not a JSON object")
 		return r
 	}
-	if id := string(fields["id"]); id != "" && id != "null" {
-		if strings.ContainsRune(`"-0123456789`, rune(id[0])) {
+	if id := string(fields["id"]); id != "" {
+		if id == "null" || strings.ContainsRune(`"-0123456789`, rune(id[0])) {
 			r.id = id
 		} else {
 			fail("invalid request ID")
