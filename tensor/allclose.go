@@ -78,14 +78,27 @@ func (tol Tolerance) close(x, y complex128) bool {
 		case math.IsNaN(x) || math.IsNaN(y):
 			return tol.EqualNaN && math.IsNaN(x) && math.IsNaN(y)
 		}
-		return math.Abs(x-y) <= tol.Absolute+tol.Relative*math.Abs(y)
+		return math.Abs(x-y) <= tol.Absolute+float64(tol.Relative*math.Abs(y))
 	}
 	one := Tolerance{EqualNaN: tol.EqualNaN}
 	special := func(z complex128) bool { return infinite(real(z)) || infinite(imag(z)) }
 	if special(x) || special(y) { // each part separately, exactly
 		return one.close(complex(real(x), 0), complex(real(y), 0)) && one.close(complex(imag(x), 0), complex(imag(y), 0))
 	}
-	return math.Hypot(real(x)-real(y), imag(x)-imag(y)) <= tol.Absolute+tol.Relative*math.Hypot(real(y), imag(y))
+	return magnitude(x-y) <= tol.Absolute+float64(tol.Relative*magnitude(y))
+}
+
+// magnitude returns the absolute value of z, with the same bits on every processor, unlike math.Hypot.
+func magnitude(z complex128) float64 {
+	large, small := math.Abs(real(z)), math.Abs(imag(z))
+	if large < small {
+		large, small = small, large
+	}
+	if large == 0 || math.IsInf(large, 0) {
+		return large
+	}
+	ratio := small / large
+	return large * math.Sqrt(1+float64(ratio*ratio))
 }
 
 // infinite reports whether x has no finite distance to other values.

@@ -138,11 +138,12 @@ func readScalar(dt DType, raw []byte) scalar {
 	return s
 }
 
+// float32 returns the nearest float32 of a real number or a real part.
 func (s scalar) float32() float32 {
 	switch s.kind {
 	case kindInt:
 		return float32(s.i)
-	case kindFloat:
+	case kindFloat, kindComplex:
 		return float32(s.f)
 	}
 	return float32(s.u)

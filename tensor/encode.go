@@ -10,7 +10,7 @@ import (
 // has no infinity.
 func NewF8E4M3FN(f float32) F8E4M3FN { return F8E4M3FN(smallFloats[Float8E4M3FN].code(f)) }
 
-// NewF8E5M2 rounds to the nearest F8E5M2, ties to even; from 61440 on the result is infinite.
+// NewF8E5M2 rounds to the nearest F8E5M2, ties to even; from 61440 on the result is infinite. NaN becomes 0x7F or 0xFF.
 func NewF8E5M2(f float32) F8E5M2 { return F8E5M2(smallFloats[Float8E5M2].code(f)) }
 
 // NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to even. From 248 on it is NaN; values that round to zero become
@@ -65,7 +65,7 @@ func newEncoder(m minifloat) *minifloatEncoder {
 	e.values = append(e.values, e.values[largest]+step)
 	switch m.special {
 	case ieee:
-		e.over, e.nan = byte(largest+1), byte(largest+2)
+		e.over, e.nan = byte(largest+1), e.sign-1 // the NaN with all bits set, as in PyTorch
 	case topIsNaN:
 		e.over, e.nan = byte(largest+1), byte(largest+1)
 	case fnuz:

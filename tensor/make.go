@@ -27,7 +27,8 @@ func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, err
 		return nil, fmt.Errorf("%w: from %v to %v in steps of %v", ErrShape, start, end, step)
 	}
 	return made(Empty(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
-		return t.fillBy(func(i int64) float64 { return start + float64(i)*step })
+		// The conversion rounds the product, so that no processor fuses it with the addition.
+		return t.fillBy(func(i int64) float64 { return start + float64(float64(i)*step) })
 	})
 }
 

@@ -101,8 +101,8 @@ func (t *Tensor) fillConverted(dt DType, next func(raw []byte, first int64) erro
 // converter converts pieces of adjacent elements.
 type converter struct {
 	from, to DType
-	floats   []float32 // between real floats of at most 32 bits; otherwise nil
-	codes    []byte
+	floats   []float32 // if to is a real float of at most 32 bits; otherwise nil
+	codes    []byte    // if from is packed and floats is nil
 	in, out  []byte
 }
 
@@ -112,9 +112,10 @@ func newConverter(from, to DType) *converter {
 	c.in = make([]byte, size)
 	size, _ = to.bytesFor(convertPiece)
 	c.out = make([]byte, size)
-	if from.IsFloat() && from.BitSize() <= 32 && to.IsFloat() && to.BitSize() <= 32 {
+	switch {
+	case to.IsFloat() && to != Float64:
 		c.floats = make([]float32, convertPiece)
-	} else if from.packed() || to.packed() {
+	case from.packed():
 		c.codes = make([]byte, convertPiece)
 	}
 	return c
@@ -131,26 +132,23 @@ func (c *converter) convert(n int) []byte {
 	if c.floats == nil {
 		return c.convertScalars(n)
 	}
-	toFloats(c.floats[:n], c.in, c.from)
+	if c.to == Float32 {
+		toFloats(c.floats[:n], c.in, c.from)
+	} else {
+		toOddFloats(c.floats[:n], c.in, c.from)
+	}
 	size, _ := c.to.bytesFor(int64(n))
 	fromFloats(c.out[:size], c.floats[:n], c.to)
 	return c.out[:size]
 }
 
+// convertScalars is convert to Bool, an integer type, Float64 or a complex type.
 func (c *converter) convertScalars(n int) []byte {
 	size, _ := c.to.bytesFor(int64(n))
 	in, width := c.in, c.from.BitSize()/8
 	if c.from.packed() {
 		unpack(c.codes[:n], c.in, int64(c.from.BitSize()))
 		in, width = c.codes, 1
-	}
-	if c.to.IsFloat() && c.to.BitSize() <= 8 || c.to == BFloat16 || c.to == Float16 || c.to == Float32 {
-		floats := make([]float32, n)
-		for i := range floats {
-			floats[i] = readScalar(c.from, in[i*width:]).float32()
-		}
-		fromFloats(c.out[:size], floats, c.to)
-		return c.out[:size]
 	}
 	outWidth := c.to.BitSize() / 8
 	for i := range n {
@@ -171,7 +169,7 @@ func putScalar(raw []byte, dt DType, s scalar) {
 	case Float64:
 		le.PutUint64(raw, math.Float64bits(s.float64()))
 	case Complex64:
-		le.PutUint32(raw, math.Float32bits(float32(s.float64())))
+		le.PutUint32(raw, math.Float32bits(s.float32()))
 		le.PutUint32(raw[4:], math.Float32bits(float32(s.im)))
 	case Complex128:
 		le.PutUint64(raw, math.Float64bits(s.float64()))

@@ -53,14 +53,15 @@ func TestSmallFloatsRound(t *testing.T) {
 			}
 		})
 	}
-	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	inf, nan := float32(math.Inf(1)), math.Float32frombits(0x7FC00000)
 	for _, test := range []struct {
 		name string
 		in   float32
 		want byte
 	}{
 		{"e4m3fn", 464, 0x7E}, {"e4m3fn", 464.1, 0x7F}, {"e4m3fn", inf, 0x7F}, {"e4m3fn", -inf, 0xFF}, {"e4m3fn", nan, 0x7F}, {"e4m3fn", -1e-9, 0x80},
-		{"e5m2", 61439, 0x7B}, {"e5m2", 61440, 0x7C}, {"e5m2", -inf, 0xFC}, {"e5m2", nan, 0x7E - 1},
+		{"e5m2", 61439, 0x7B}, {"e5m2", 61440, 0x7C}, {"e5m2", -inf, 0xFC}, {"e5m2", nan, 0x7F}, {"e5m2", -nan, 0xFF},
+		{"e4m3fn", -nan, 0xFF}, {"e5m2fnuz", -nan, 0x80},
 		{"e4m3fnuz", 247, 0x7F}, {"e4m3fnuz", 248, 0x80}, {"e4m3fnuz", -inf, 0x80}, {"e4m3fnuz", -1e-9, 0}, {"e4m3fnuz", nan, 0x80},
 		{"e5m2fnuz", 61439, 0x7F}, {"e5m2fnuz", 1e30, 0x80},
 	} {
