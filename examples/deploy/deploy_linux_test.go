@@ -112,6 +112,20 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// Each image is built with the Go version that its module needs.
+func TestGoVersions(t *testing.T) {
+	t.Parallel()
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`)
+	for file, module := range map[string]string{"container/Dockerfile": "../../go.mod", "container/Dockerfile.gateway": "../../endpoint/remote/go.mod"} {
+		needed, err := os.ReadFile(module)
+		require.NoError(t, err)
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NotNil(t, version.FindSubmatch(needed), module)
+		require.Contains(t, string(content), "/golang:"+string(version.FindSubmatch(needed)[1])+" AS build", "%s builds %s", file, module)
+	}
+}
+
 // systemd accepts the units.
 func TestUnits(t *testing.T) {
 	t.Parallel()
@@ -120,12 +134,12 @@ func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	units, err := filepath.Glob("systemd/sharedtensor*")
 	require.NoError(t, err)
-	require.Len(t, units, 3)
+	require.Len(t, units, 4)
 	args := []string{"verify"}
 	for _, unit := range units {
 		content, err := os.ReadFile(unit)
 		require.NoError(t, err)
-		content = []byte(strings.ReplaceAll(string(content), "/usr/local/bin/sharedtensor", "/bin/true")) // the program has to exist
+		content = regexp.MustCompile(`/usr/local/bin/sharedtensor(-gateway)?`).ReplaceAll(content, []byte("/bin/true")) // the program has to exist
 		file := filepath.Join(dir, filepath.Base(unit))
 		require.NoError(t, os.WriteFile(file, content, 0o600))
 		args = append(args, file)

@@ -91,7 +91,7 @@ func TestDeployedGatewayIsValid(t *testing.T) {
 		seen[doc.Kind] = true
 		switch doc.Kind {
 		case "ConfigMap":
-			flags, _, _ := withPolicy(t, doc.Data["policy.yaml"], "trainer", "prometheus")
+			flags, _, _ := withPolicy(t, doc.Data["policy.yaml"], "trainer", "service", "prometheus")
 			config := gateway.DefaultConfig()
 			config.TokenFile, config.Policy, config.Store = flags[1], flags[3], t.TempDir()
 			require.NoError(t, config.Check())
@@ -101,7 +101,7 @@ func TestDeployedGatewayIsValid(t *testing.T) {
 			require.NoError(t, newServeCommand().ParseFlags(args[1:]))
 		}
 	}
-	require.Equal(t, "map[ConfigMap:true DaemonSet:true]", fmt.Sprint(seen))
+	require.Equal(t, "map[ConfigMap:true DaemonSet:true NetworkPolicy:true Service:true]", fmt.Sprint(seen))
 }
 
 // makeBins creates a namespace of bins at a gateway without TLS.
