@@ -113,10 +113,7 @@ func shownIndices(size int64, summarize bool) []int64 {
 // readShown appends the values of the shown elements in row-major order.
 func (a access) readShown(values *[]scalar, shown [][]int64) error {
 	// Blocks of this size are not staged, because few elements are needed.
-	src, err := newSource(a, stageBlock)
-	if err != nil {
-		return err
-	}
+	src := newSource(a)
 	strides, bits := a.spec.filled(), int64(a.spec.DType.BitSize())
 	var visit func(d int, offset int64) error
 	visit = func(d int, offset int64) error {

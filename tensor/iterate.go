@@ -63,7 +63,7 @@ func Elements[T Element](t *Tensor) iter.Seq2[T, error] {
 // closed in between.
 type elementReader[T Element] struct {
 	from   *Tensor
-	reader *rowReader
+	reader reader
 	buf    []T
 	raw    []byte // of buf
 	piece  []T    // the last piece
@@ -90,12 +90,9 @@ func (e *elementReader[T]) next() error {
 			if err != nil {
 				return err
 			}
-			e.reader = r.(*rowReader) // types with Go elements are not packed
-		} else {
-			var err error
-			if e.reader.src, err = newSource(a, e.reader.walk.run.block*e.reader.size); err != nil {
-				return err
-			}
+			e.reader = r
+		} else if err := e.reader.resume(a); err != nil {
+			return err
 		}
 		_, err := io.ReadFull(e.reader, raw)
 		return err

@@ -16,8 +16,14 @@ type packedReader struct {
 func newPackedReader(t access) (*packedReader, error) {
 	r := &packedReader{walk: newWalker(&t.spec, true), first: t.spec.ByteOffset * 8, bits: int64(t.spec.DType.BitSize())}
 	var err error
-	r.src, err = newSource(t, 1)
+	r.src, err = newStagedSource(t)
 	return r, err
+}
+
+// resume makes the reader continue in another access.
+func (r *packedReader) resume(t access) (err error) {
+	r.src, err = newStagedSource(t)
+	return err
 }
 
 // Read fills p with the remaining elements; the last byte is padded with zero bits.

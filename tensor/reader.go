@@ -2,6 +2,12 @@ package tensor
 
 import "io"
 
+// reader reads a tensor's bytes during an access. After it, resume continues in another access of the same tensor.
+type reader interface {
+	io.Reader
+	resume(t access) error
+}
+
 // rowReader reads a tensor's bytes in row-major order, for any strides, during an access.
 type rowReader struct {
 	src    *source
@@ -16,7 +22,7 @@ type rowReader struct {
 
 // newReader returns a reader of all bytes of t, valid during the access. Bits behind the last element of a packed type
 // are read as 0.
-func newReader(t access) (io.Reader, error) {
+func newReader(t access) (reader, error) {
 	packed := t.spec.DType.packed()
 	if packed && !t.Contiguous() {
 		return newPackedReader(t)
@@ -27,9 +33,17 @@ func newReader(t access) (io.Reader, error) {
 	} else {
 		r.size, r.walk = int64(t.spec.DType.BitSize())/8, newWalker(&t.spec, false)
 	}
-	var err error
-	r.src, err = newSource(t, r.walk.run.block*r.size)
-	return r, err
+	if t.data == nil && !t.Contiguous() && r.walk.run.block*r.size < stageBlock {
+		return newStagedReader(t, chunkBytes(t.Tensor)), nil
+	}
+	r.src = newSource(t)
+	return r, nil
+}
+
+// resume makes the reader continue in another access.
+func (r *rowReader) resume(t access) error {
+	r.src = newSource(t)
+	return nil
 }
 
 // tailMask returns the mask of the bits of the last byte that belong to a contiguous tensor.

@@ -55,3 +55,44 @@ func TestTensorAsKernelArgument(t *testing.T) { // not parallel: the stand-in co
 	require.NoError(t, closed.Close())
 	require.ErrorIs(t, scale.Launch(cfg, arguments{closed, 1, 1}), os.ErrClosed)
 }
+
+// Elements of a strided tensor of a GPU calls the driver once for each large piece, not for each element or row.
+func TestElementsOfAStridedTensorOfAGPU(t *testing.T) { // not parallel: the stand-in counts the calls of the process
+	fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
+	fake.Leaks(t)
+	dev, err := cuda.Open(0)
+	require.NoError(t, err)
+	defer dev.Close()
+	for _, n := range []int64{10, 100, 1000, 1500} {
+		values := make([]float32, n*n)
+		for i := range values {
+			values[i] = float32(i)
+		}
+		x, err := tensor.FromSlice(dev, tensor.Shape{n, n}, values)
+		require.NoError(t, err)
+		turned, err := x.Transpose(0, 1)
+		require.NoError(t, err)
+		column, err := x.Narrow(1, n/2, 1)
+		require.NoError(t, err)
+		for view, step := range map[*tensor.Tensor]int64{turned: 1, column: n} {
+			before, i := fake.Calls(), int64(0)
+			for v, err := range tensor.Elements[float32](view) {
+				require.NoError(t, err)
+				want := i/n + i%n*n
+				if view == column {
+					want = i*step + n/2
+				}
+				if v != float32(want) {
+					t.Fatalf("element %d is %v, want %d", i, v, want)
+				}
+				i++
+			}
+			require.Equal(t, view.NumElements(), i)
+			reads := 1 + 4*n*n/(4<<20)
+			require.LessOrEqual(t, fake.Calls()-before, 3*reads, "calls for %d elements: a read sets and restores the context", i)
+		}
+		require.NoError(t, column.Close())
+		require.NoError(t, turned.Close())
+		require.NoError(t, x.Close())
+	}
+}

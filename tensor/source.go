@@ -10,10 +10,15 @@ import (
 )
 
 const (
-	// stageWhole is the size of the largest strided tensor that is copied to the host whole and rearranged there.
-	// Memory that the processor cannot address is read much faster in one piece.
+	// stageWhole is the size of the largest strided tensor of a packed type that is copied to the host whole. Memory
+	// that the processor cannot address is read much faster in one piece.
 	stageWhole = 64 << 20
-	// stagePiece is the size of the pieces in which a larger one is copied.
+	// stageChunk is the size of the part of another strided tensor that is copied to the host and rearranged there. If
+	// its dimensions are not in the order of the addresses, it is an eighth of the tensor, at most stageMost: each chunk
+	// then reads most of the memory, so their number is limited.
+	stageChunk = 32 << 20
+	stageMost  = 1 << 30
+	// stagePiece is the size of the pieces in which the memory is read.
 	stagePiece = 4 << 20
 	// stageBlock is the minimum size of a block that is read separately.
 	stageBlock = 64 << 10
@@ -23,21 +28,22 @@ const (
 
 // source reads a tensor's storage. Offsets are in bytes of the storage.
 type source struct {
-	mem   driver.Memory
-	data  []byte // bytes of the memory from base on, if the processor can address them or they were staged
-	base  int64
-	piece []byte
+	mem  driver.Memory
+	data []byte // bytes of the memory from base on, if the processor can address them or they were staged
+	base int64
 }
 
-// newSource returns a source for the memory of t during the access. block is the size in bytes of the blocks to be
-// read.
-func newSource(t access, block int64) (*source, error) {
-	s := &source{mem: t.storage.mem, data: t.data}
+// newSource returns a source for the memory of t during the access.
+func newSource(t access) *source { return &source{mem: t.storage.mem, data: t.data} }
+
+// newStagedSource is newSource for single elements in any order. It copies the memory of a small tensor to the host.
+func newStagedSource(t access) (*source, error) {
+	s := newSource(t)
 	if s.data != nil {
 		return s, nil
 	}
 	span, err := t.spec.Extent()
-	if err != nil || t.Contiguous() || block >= stageBlock || span > stageWhole || span == 0 {
+	if err != nil || t.Contiguous() || span > stageWhole || span == 0 {
 		return s, err
 	}
 	s.data, s.base = make([]byte, span), t.spec.ByteOffset
@@ -87,35 +93,11 @@ func (s *source) gather(p []byte, off, stride, block int64) error {
 		gather(p, s.data[off-s.base:], stride, block)
 		return nil
 	}
-	per := int64(1)
-	switch {
-	case stride == 0:
-		per = int64(len(p)) / block
-	case block < stageBlock:
-		per += (stagePiece - block) / stride
-	}
-	for len(p) > 0 {
-		n := min(per, int64(len(p))/block)
-		if err := s.gatherPiece(p[:n*block], off, stride, block, n); err != nil {
+	for ; len(p) > 0; p, off = p[block:], off+stride { // large blocks: see newReader
+		if err := readFull(s.mem, p[:block], off); err != nil {
 			return err
 		}
-		p, off = p[n*block:], off+n*stride
 	}
-	return nil
-}
-
-func (s *source) gatherPiece(p []byte, off, stride, block, n int64) error {
-	if n == 1 {
-		return readFull(s.mem, p, off)
-	}
-	span := (n-1)*stride + block
-	if int64(cap(s.piece)) < span {
-		s.piece = make([]byte, max(span, min(stagePiece, span*2)))
-	}
-	if err := readFull(s.mem, s.piece[:span], off); err != nil {
-		return err
-	}
-	gather(p, s.piece[:span], stride, block)
 	return nil
 }
 
