@@ -272,7 +272,8 @@ class _Pagemap:
         arguments = _SCAN.pack(
             _SCAN.size, 0, begin * PAGE, end * PAGE, 0, ctypes.addressof(region), 1, 1, _FILE, _FILE, _THERE, _FILE
         )
-        return fcntl.ioctl(self._fd, _PAGEMAP_SCAN, bytearray(arguments), True) > 0
+        found: int = fcntl.ioctl(self._fd, _PAGEMAP_SCAN, bytearray(arguments), True)
+        return found > 0
 
     def _read(self, begin: int, end: int) -> bool:
         while begin < end:
@@ -289,8 +290,8 @@ class _Pagemap:
         self._fd = -1
 
 
-# struct pm_scan_arg of linux/fs.h, and bits of page_region.categories. The mask and the inverted mask ask for pages that
-# are not the file's, the third mask for those that are present or swapped out.
+# struct pm_scan_arg of linux/fs.h, and bits of page_region.categories. The mask and the inverted mask ask for pages
+# that are not the file's, the third mask for those that are present or swapped out.
 _SCAN = struct.Struct("=12Q")
 _PAGEMAP_SCAN = 0xC0606610
 _FILE, _THERE = 1 << 2, 1 << 3 | 1 << 4
