@@ -39,6 +39,8 @@ TYPES = {
 DEFAULTS = {"str": '""', "bytes": 'b""', "bool": "False", "Any": "None", "UUID": "bytes(16)"}
 NAMES = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
 """Names that Python has for something else."""
+PRESENT = {("publish", "current"), ("withdraw", "current")}
+"""Fields of messages in which zero is another value than none."""
 
 HEAD = '''"""Messages, one class each, the n-th field with the key n. Made by make_messages.py from wire/fields.json.
 
@@ -77,13 +79,15 @@ def python_type(rule: str) -> str:
     return TYPES.get(rule) or class_name(rule)
 
 
-def line(field: dict[str, object]) -> str:
-    """Returns the line of one field."""
+def line(rule: str, field: dict[str, object]) -> str:
+    """Returns the line of one field of a message."""
     name = str(field["name"])
     kind = python_type(str(field["type"]))
     text = f"    {NAMES.get(name, name).replace('-', '_')}: {kind}"
     if not field.get("optional"):
         return text
+    if (rule, name) in PRESENT:
+        return f"{text} | None = None"
     if kind.startswith(("list", "dict")):
         return f"{text} = field(default_factory={kind[:4]})"
     if kind in DEFAULTS or kind in TYPES.values():
@@ -98,7 +102,7 @@ def source() -> str:
     for rule, fields in messages.items():
         if [f["key"] for f in fields] != list(range(1, len(fields) + 1)):
             raise SystemExit(f"{rule}: its keys are not 1, 2, 3 and so on")
-        lines = [line(f) for f in fields] or ["    pass"]
+        lines = [line(rule, f) for f in fields] or ["    pass"]
         parts.append(
             f"\n\n@dataclass(kw_only=True, slots=True)\nclass {class_name(rule)}(Message):\n" + "\n".join(lines) + "\n"
         )

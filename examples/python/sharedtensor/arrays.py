@@ -181,12 +181,7 @@ def describe(value: Array) -> Described:
 
 
 def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
-    # np.ma is imported at its first use. A process that forks meanwhile has a child that waits for the import for ever.
-    if type(value) is not np.ndarray:
-        masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-        if masked is not None and isinstance(value, masked):
-            raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
-        value = np.asarray(value)
+    value = plain_numpy(value)
     dtype = DType.of_numpy(value.dtype)
     size = value.itemsize
     strides = tuple([stride // size for stride in value.strides])
@@ -195,6 +190,18 @@ def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
             "an array whose strides are no multiples of its elements, as of one field of a record: copy it first"
         )
     return Described(value, dtype, value.shape, strides, int(value.__array_interface__["data"][0]))
+
+
+def plain_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """Returns an array of exactly the class numpy.ndarray with the elements of `value`. Raises CapabilityError for a
+    masked array."""
+    if type(value) is np.ndarray:
+        return value
+    # np.ma is imported at its first use. A process that forks meanwhile has a child that waits for the import for ever.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(value, masked):
+        raise CapabilityError("a masked array has a mask beside its elements: pass filled() or its data")
+    return np.asarray(value)
 
 
 def _describe_torch(value: Any) -> Described:

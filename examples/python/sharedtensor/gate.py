@@ -35,6 +35,18 @@ def plain(value: Any, *, meta: bool = False) -> Any:
         raise CapabilityError(f"a {_kind(value)} has no memory that can be shared: {reason}") from err
 
 
+def misfit(value: Any) -> str:
+    """Returns why a tensor of a module cannot get other memory, or "". It may be on "meta" or without memory."""
+    torch = frameworks.torch()
+    try:
+        _refuse_wrappers(value, torch)
+        with _without_overrides(torch):
+            _refuse_layouts(value, torch)
+    except CapabilityError as err:
+        return str(err)
+    return ""
+
+
 def wrapper(value: Any) -> str:
     """Returns the name of the class of a tensor whose elements are in other tensors, or ""."""
     kind = type(value)
@@ -94,12 +106,7 @@ def _plain(value: Any, torch: Any, meta: bool) -> Any:
     value = value.detach()
     if type(value) is not torch.Tensor:
         value = value.as_subclass(torch.Tensor)
-    if value.is_nested:
-        raise CapabilityError("a nested tensor: pass its parts, or to_padded_tensor()")
-    if value.layout != torch.strided:
-        raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be shared")
-    if value.is_quantized:
-        raise CapabilityError(f"a quantised tensor of type {value.dtype}: pass int_repr() and its scales")
+    _refuse_layouts(value, torch)
     if value.device.type == "meta":
         if meta:
             return value
@@ -110,6 +117,15 @@ def _plain(value: Any, torch: Any, meta: bool) -> Any:
         value = value.resolve_conj().resolve_neg()
     _check_memory(value)
     return value
+
+
+def _refuse_layouts(value: Any, torch: Any) -> None:
+    if value.is_nested:
+        raise CapabilityError("a nested tensor: pass its parts, or to_padded_tensor()")
+    if value.layout != torch.strided:
+        raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be shared")
+    if value.is_quantized:
+        raise CapabilityError(f"a quantised tensor of type {value.dtype}: pass int_repr() and its scales")
 
 
 def _check_memory(value: Any) -> None:

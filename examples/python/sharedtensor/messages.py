@@ -475,7 +475,7 @@ class Publish(Message):
     digests: bool = False
     after: U64 = 0
     retain: Retention | None = None
-    current: U64 = 0
+    current: U64 | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -764,7 +764,7 @@ class WatchingTasks(Message):
 @dataclass(kw_only=True, slots=True)
 class Withdraw(Message):
     name: str
-    current: U64 = 0
+    current: U64 | None = None
 
 
 @dataclass(kw_only=True, slots=True)

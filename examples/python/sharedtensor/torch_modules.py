@@ -280,6 +280,8 @@ def _misfit(key: str, tensor: Any, old: Any, torch: Any) -> str:
         return f"{key} of the module has no shape yet: run the module once before"
     if wrapper := gate.wrapper(old):
         return f"{key} of the module is a {wrapper}, which has its memory in other tensors"
+    if why := gate.misfit(old):
+        return f"{key} of the module is {why}"
     if tensor.shape != old.shape:
         return f"{key} has shape {tuple(tensor.shape)}, the module's has {tuple(old.shape)}"
     if tensor.dtype != old.dtype:

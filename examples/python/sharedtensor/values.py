@@ -303,7 +303,10 @@ def is_light(value: Any, limit: int = 1 << 20) -> bool:
         elif is_array(item):
             if getattr(getattr(item, "device", None), "type", "") != "cpu":
                 return False
-            left -= int(getattr(item, "nbytes", limit + 1))
+            try:
+                left -= int(item.nbytes)
+            except (AttributeError, RuntimeError):  # torch before 2.1, and kinds of tensors without a size
+                return False
         elif isinstance(item, MappingABC):
             stack.extend(item.values())
         elif isinstance(item, (list, tuple)):

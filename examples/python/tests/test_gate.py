@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import sharedtensor as st
 from sharedtensor import arrays, layout, manifest, shards, writer
 from sharedtensor.manifest import TensorSpec
+from sharedtensor.remote import elements
+from sharedtensor.torch_modules import swap
 
 torch = pytest.importorskip("torch")
 MODERN = hasattr(torch.Tensor, "untyped_storage")  # 2.0 or newer
@@ -203,7 +206,25 @@ ENTRIES: dict[str, Callable[[Any, Any], Any]] = {
     "call": lambda c, t: c.call("torch.sum", t),
     "call with a map": lambda c, t: c.call("torch.sum", {"a": [t]}),
     "dlpack": lambda c, t: st.to_dlpack(t),
+    "submit": lambda c, t: c.submit("build_model", w=t),
+    "stream": lambda c, t: [*c.stream("spectral_norm", a=t, steps=1)],
+    "asyncio": lambda c, t: asyncio.run(st.aio.Client(c).call("torch.sum", t)),
+    "swap": lambda c, t: swap(Holder(t), st.state_dict({"w": torch.ones(4, 4)}, framework="torch")),
+    "remote": lambda c, t: elements.raw(t),
 }
+COPIES = {("remote", "other byte order"), ("remote", "field of a record")}
+"""Entries that copy the elements, so that their place does not matter."""
+
+
+class Holder(torch.nn.Module):  # type: ignore[misc]
+    """A module with one tensor."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        if isinstance(value, torch.nn.Parameter):
+            self.w = value
+        else:
+            self.register_buffer("w", value)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -212,12 +233,55 @@ def test_a_tensor_without_elements_in_memory_is_refused(module_owner: Any, kind:
     make, word = REFUSED[kind]
     if not MODERN and kind in ("jagged", "nested", "fake", "functional", "hidden wrapper"):
         pytest.skip("torch before 2.0 has no such tensors")
+    if (entry, kind) in COPIES:
+        assert elements.raw(make()).data.tobytes() == make().astype(np.float32).tobytes()
+        return
+    if entry == "swap" and (kind in ("masked", "object", "text", "other byte order", "field of a record", "meta")):
+        return  # no tensor of torch, and a module on "meta" gets memory
+    if (entry, kind) in (("swap", "freed"), ("swap", "uninitialized")):
+        return  # the first gets memory, and the second has no shape
     with st.connect(module_owner.socket, framework="torch") as client:
         if entry == "create" and kind == "meta":
             client.create("x", {"w": make()}).abort()  # shape and type are enough
             return
-        with pytest.raises((st.CapabilityError, st.SerializationError), match=f"(?i){word}"):
+        with pytest.raises((st.CapabilityError, st.SerializationError, st.IncompatibleError), match=f"(?i){word}"):
             ENTRIES[entry](client, make())
+
+
+def test_a_tensor_without_elements_in_memory_is_refused_as_a_result(make_owner: Callable[..., Any]) -> None:
+    """The caller receives the error of the worker, which names the kind."""
+
+    def give(kind: str) -> Any:
+        return {"w": [REFUSED[kind][0]()]}
+
+    def give_each(kind: str) -> Any:
+        yield REFUSED[kind][0]()
+
+    owner = make_owner("serve", "--offers")
+    with st.connect(owner.socket, framework="torch") as worker, st.connect(owner.socket, framework="torch") as c:
+        with worker.offer(give=give, give_each=give_each):
+            for kind, (_, word) in REFUSED.items():
+                if not MODERN and kind in ("jagged", "nested", "fake", "functional", "hidden wrapper"):
+                    continue
+                with pytest.raises(st.Error, match=f"(?i){word}"):
+                    c.call("give", kind=kind)
+                with pytest.raises(st.Error, match=f"(?i){word}"):
+                    [*c.stream("give_each", kind=kind)]
+
+
+def test_quantised_weights_of_torchao_are_refused() -> None:
+    """They are wrapper subclasses, whose own address is 0."""
+    quantization = pytest.importorskip("torchao.quantization")
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False))
+    quantization.quantize_(module, quantization.Int8WeightOnlyConfig())
+    for entry in (lambda t: st.state_dict({"w": t}), st.from_array, st.empty_like, elements.raw, writer_plan):
+        with pytest.raises(st.CapabilityError, match="dequantize"):
+            entry(module[0].weight)
+    assert torch.equal(torch.as_tensor(st.from_array(module[0].weight.dequantize())), module[0].weight.dequantize())
+
+
+def writer_plan(tensor: Any) -> Any:
+    return writer.plan({"w": tensor})
 
 
 @pytest.mark.skipif(not MODERN, reason="torch before 2.0 has no torch.func")

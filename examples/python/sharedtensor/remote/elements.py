@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, gate
+from ..arrays import plain_numpy
 from ..dtypes import TORCH_PACKED, DType
 from ..errors import CapabilityError, ProtocolError
 from ..frameworks import Framework
@@ -47,7 +48,7 @@ def raw(value: Array) -> RawTensor:
     if frameworks.is_torch(value):
         return _raw_torch(value)
     if isinstance(value, (np.ndarray, np.generic)):
-        array = np.asarray(value)
+        array = plain_numpy(value)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         dtype = DType.of_numpy(array.dtype)
@@ -58,10 +59,8 @@ def raw(value: Array) -> RawTensor:
 
 def _raw_torch(value: Any) -> RawTensor:
     torch = frameworks.torch()
-    if value.layout != torch.strided:
-        raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be sent")
+    value = gate.plain(value).cpu().contiguous()
     dtype = DType.of_name(str(value.dtype))
-    value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     shape = tuple(value.shape)
     if dtype in TORCH_PACKED:
         if not shape:
