@@ -157,11 +157,14 @@ def test_a_handle_of_another_process_is_closed_after_a_failure(monkeypatch: pyte
     )
     monkeypatch.setattr(cuda, "driver", lambda: names)
     monkeypatch.setattr(cuda, "_release", lambda gpu, steps: [call(*step) for step in steps] != [])
+    releases = cuda._Releases()
+    monkeypatch.setattr(cuda, "_releases", releases)
     gpu: Any = SimpleNamespace(current=contextlib.nullcontext, uuid=bytes(16), ordinal=0)
     blob = fault.encode().ljust(cuda.IPC_BYTES, b"\0")
     with pytest.raises((CapabilityError, ProtocolError)):
         cuda.IpcMemory(gpu, blob, 4000, 200)
     gc.collect()
     cuda.wait_released()
+    releases.put(None)  # ends its thread
     assert not opened
     assert blob not in cuda.IpcMemory._open
