@@ -61,6 +61,32 @@ func hasHoles(m driver.Memory) bool {
 	return err == nil && d.Allocated < d.Size
 }
 
+// copyMapped copies bytes from an offset of held memory; done is false if the processor should not touch the memory. Whether
+// pages are missing is checked until none are. Pages that a writer removes later are allocated when they are touched, which
+// for single elements costs less than a check.
+func (t *Tensor) copyMapped(p []byte, off int64) (done bool, err error) {
+	mapped, ok := t.storage.mem.(driver.Mapped)
+	if !ok {
+		return false, nil
+	}
+	if complete := &t.storage.Origin().complete; !complete.Load() {
+		if hasHoles(mapped) {
+			return false, nil
+		}
+		complete.Store(true)
+	}
+	data, unpin, err := mapped.Pin(false)
+	if err != nil {
+		return true, fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, err)
+	}
+	defer unpin()
+	if err := t.checkData(data); err != nil {
+		return true, err
+	}
+	copy(p, data[off:])
+	return true, nil
+}
+
 // checkData refuses memory whose size differs from the storage's: it is closed.
 func (t *Tensor) checkData(data []byte) error {
 	if int64(len(data)) != t.storage.bytes {

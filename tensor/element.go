@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 )
@@ -145,26 +146,35 @@ func FromBools(dev driver.Device, shape Shape, values []bool) (*Tensor, error) {
 	return raw, nil
 }
 
-// At returns one element; negative indices count from the end. It reads memory of any device, one element per call.
-// Errors are [ErrIndex], [ErrDType] and [os.ErrClosed].
+// At returns one element; negative indices count from the end. It reads memory of any device, one element per call. In host
+// memory whose pages are all allocated, only the first call makes system calls. Errors are [ErrIndex], [ErrDType] and
+// [os.ErrClosed].
 func At[T Element](t *Tensor, index ...int64) (T, error) {
-	var value T
+	var value [1]T
 	if err := holds[T](t); err != nil {
-		return value, err
+		return value[0], err
 	}
 	offset, err := t.elementOffset(index)
 	if err != nil {
-		return value, err
+		return value[0], err
 	}
-	buf := make([]T, 1)
-	raw, err := bytesOf(buf)
+	raw, err := bytesOf(value[:])
 	if err != nil {
-		return value, err
+		return value[0], err
 	}
-	err = t.reading(func(access) error {
-		return readFull(t.storage.mem, raw, t.spec.ByteOffset+offset*int64(len(raw)))
-	})
-	return buf[0], err
+	if err := t.hold(); err != nil {
+		return value[0], err
+	}
+	offset = t.spec.ByteOffset + offset*int64(len(raw))
+	if done, err := t.copyMapped(raw, offset); done {
+		return value[0], errors.Join(err, t.storage.Close())
+	}
+	separate := make([]T, 1) // escapes to the heap, unlike value
+	bytes, err := bytesOf(separate)
+	if err == nil {
+		err = readFull(t.storage.mem, bytes, offset)
+	}
+	return separate[0], errors.Join(err, t.storage.Close())
 }
 
 // Item returns the element of a tensor with exactly one element, of any rank. It returns the errors of [At].
@@ -181,8 +191,8 @@ func (t *Tensor) elementOffset(index []int64) (int64, error) {
 	if len(index) != t.Rank() {
 		return 0, fmt.Errorf("%w: %d indices for shape %v", ErrIndex, len(index), t.spec.Shape)
 	}
-	offset, strides := int64(0), t.spec.filled()
-	for d, i := range index {
+	offset, step := int64(0), int64(1)
+	for d, i := range slices.Backward(index) {
 		size := t.spec.Shape[d]
 		if i < -size || i >= size {
 			return 0, fmt.Errorf("%w: index %d in dimension %d of shape %v", ErrIndex, i, d, t.spec.Shape)
@@ -190,7 +200,11 @@ func (t *Tensor) elementOffset(index []int64) (int64, error) {
 		if i < 0 {
 			i += size
 		}
-		offset += i * strides[d]
+		if t.spec.Strides != nil {
+			step = t.spec.Strides[d]
+		}
+		offset += i * step
+		step *= size
 	}
 	return offset, nil
 }

@@ -25,9 +25,10 @@ type Storage struct {
 	readOnly atomic.Pointer[Storage]       // created on first use
 	handle   atomic.Pointer[driver.Handle] // without its descriptor; created on first use
 
-	version atomic.Uint64
-	lent    bool
-	name    string
+	complete atomic.Bool // the memory had all its pages
+	version  atomic.Uint64
+	lent     bool
+	name     string
 }
 
 // NewStorage takes ownership of mem and returns a storage with one reference, owned by the caller.
