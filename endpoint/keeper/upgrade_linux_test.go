@@ -38,14 +38,15 @@ func broken(socket, moment string) error {
 	return nil
 }
 
-// functions are the endpoints of an owner.
-func functions(socket string) (*endpoint.Registry, error) {
+// functions are the endpoints of an owner. server returns the owner's server.
+func functions(socket string, server func() *endpoint.Server) (*endpoint.Registry, error) {
 	ran, err := os.OpenFile(ranFile(socket), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	r := endpoint.NewRegistry()
 	return r, errors.Join(
+		registerJobs(r, server, ran),
 		endpoint.Register(r, "run", func(_ context.Context, id int) (int, error) {
 			_, err := fmt.Fprintln(ran, id)
 			return id, err
@@ -57,8 +58,10 @@ func functions(socket string) (*endpoint.Registry, error) {
 		}))
 }
 
-// serveUpgradable serves until ctx ends or a successor has replaced the server. SIGUSR2 starts one.
+// serveUpgradable serves until ctx ends, SIGTERM arrives or a successor has replaced the server. SIGUSR2 starts one.
 func serveUpgradable(ctx context.Context, s *endpoint.Server) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
 	upgrade := make(chan os.Signal, 8)
 	signal.Notify(upgrade, syscall.SIGUSR2)
 	replaced := make(chan error, 1)
@@ -335,7 +338,8 @@ func TestUpgradeFails(t *testing.T) {
 // newOwner returns the server of an owner process with its functions.
 func newOwner(opts endpoint.ServerOptions) (*endpoint.Server, error) {
 	socket := opts.Socket
-	registry, err := functions(socket)
+	var s *endpoint.Server
+	registry, err := functions(socket, func() *endpoint.Server { return s })
 	if err != nil {
 		return nil, err
 	}
@@ -344,7 +348,8 @@ func newOwner(opts endpoint.ServerOptions) (*endpoint.Server, error) {
 	}
 	opts.Registry = registry
 	failing, killed := broken(socket, "adopted"), broken(socket, "killed")
-	s, err := endpoint.NewServer(opts)
+	opts.Offers = endpoint.AllowOffers
+	s, err = endpoint.NewServer(opts)
 	switch {
 	case err != nil:
 		return nil, err

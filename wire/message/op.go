@@ -73,14 +73,14 @@ const (
 	// OpObjectRelease releases references to managed objects: [ReleaseObjects], [ObjectsReleased].
 	OpObjectRelease Op = 129
 	// OpObjectWatch sends an [ObjectGone] for each managed object that the server destroys while the session has a
-	// reference to it: [WatchObjects], [WatchingObjects]. A repeated request moves the events to the new request.
+	// reference to it: [WatchObjects], [WatchingObjects]. A session has one such watch; [CodeResourceExhausted] refuses another.
 	OpObjectWatch Op = 130
 	// OpObjectRefer adds a reference of the session to a managed object: [Object], [ObjectInfo].
 	OpObjectRefer Op = 131
 	// OpObjects lists managed objects and their holders: [Objects], [ObjectsListed].
 	OpObjects Op = 132
 	// OpObjectDestroy ends all references of all sessions to a managed object: [Object], [ObjectInfo] before the end.
-	// Only the server's user and root may do so; others receive [CodePermissionDenied].
+	// Without a policy, only the server's user and root may do so; others receive [CodePermissionDenied].
 	OpObjectDestroy Op = 133
 
 	// OpStream calls an endpoint with a stream of results: [Call]. Each result is a [StreamItem] in an event frame, and
