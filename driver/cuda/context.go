@@ -82,7 +82,7 @@ func (p *primary) put() error {
 func (p *primary) drop() error {
 	err := p.put()
 	if mustRetry(err) {
-		p.postponed.add(&holding{p: p, kind: "context", life: newLifetime(), freed: true})
+		p.postponed.add(&release{p: p, kind: "context", life: newLifetime(), freed: true})
 	}
 	return err
 }

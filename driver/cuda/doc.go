@@ -13,8 +13,10 @@
 //
 // # Lifetimes
 //
-// Close releases an object. If it is not called, the garbage collector releases the object later. A second Close
-// returns nil. Use after Close has begun fails with [os.ErrClosed]. Close waits for calls in flight on the same object.
+// LIFETIMES.md lists for every object what uses it and how it is released. In short:
+//
+// Close releases an object. If it is not called, the garbage collector releases the object later. If Close fails, it can
+// be repeated; after a success it returns nil. Use after Close has begun fails with [os.ErrClosed]. Close waits for calls in flight on the same object.
 // No call waits for a Close.
 //
 // Close then waits for queued work that uses the object, in streams of all devices, by one event for each stream. While

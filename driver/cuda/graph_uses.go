@@ -100,14 +100,14 @@ func lives(used []*resource) []*lifetime {
 func useAll(all []*lifetime) (done func(), err error) {
 	for i, l := range all {
 		if err := l.use(); err != nil {
-			release(all[:i])
+			endUses(all[:i])
 			return nil, fmt.Errorf("an object that the graph uses: %w", os.ErrClosed)
 		}
 	}
-	return func() { release(all) }, nil
+	return func() { endUses(all) }, nil
 }
 
-func release(all []*lifetime) {
+func endUses(all []*lifetime) {
 	for _, l := range all {
 		l.done()
 	}

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// lifetime decides when an object can be released. It counts the calls that use the object, and records the last use in
-// each stream. Using an object never blocks, which rules out deadlocks between calls and Closes.
+// lifetime records the uses of an object, and so decides when it can be released. It counts the calls in flight, and
+// records the last use in each stream. A use never blocks, which rules out deadlocks between calls and Closes.
 type lifetime struct {
 	calls   atomic.Int64 // calls in flight, plus closing once a closer is waiting or the object is released
 	exposed atomic.Bool  // an address or a handle was returned, and its users are not recorded
@@ -18,7 +18,7 @@ type lifetime struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	closer  bool // a closer is between begin and end or retry
-	ended   bool // the object is released, or its release is postponed
+	ended   bool // the release has run or is postponed
 	last    []lastUse
 	reach   []*primary // contexts of other devices in which the object's address is valid
 }

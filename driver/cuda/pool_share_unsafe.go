@@ -92,7 +92,7 @@ func (p *Pool) importMemory(data cu.MemPoolPtrExportData) (*Memory, error) {
 	if err != nil {
 		return nil, joinErrors([]error{err, m.discard()})
 	}
-	m.owned.source = p.life
+	m.release.source = p.life
 	return m, nil
 }
 

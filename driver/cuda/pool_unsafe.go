@@ -107,7 +107,7 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 		if err := m.own(s.p, "memory", bytes, func() error { return freed("cuMemFree", cu.MemFree(ptr)) }); err != nil {
 			return err
 		}
-		m.owned.source = pool.life
+		m.release.source = pool.life
 		s.track.mark(m.life)
 		return nil
 	})
@@ -127,10 +127,10 @@ func (s *Stream) Free(m *Memory) error {
 		if !m.life.begin() {
 			return nil
 		}
-		if m.owned.begun { // an earlier release has failed
-			return m.finish(m.owned.release())
+		if m.release.begun { // an earlier release has failed
+			return m.finish(m.release.run())
 		}
-		return m.finish(m.owned.settle(s.freeOrdered(m)))
+		return m.finish(m.release.settle(s.freeOrdered(m)))
 	}))
 }
 
@@ -149,7 +149,7 @@ func (s *Stream) freeOrdered(m *Memory) error {
 		}
 		err := check("cuMemFreeAsync", cu.MemFreeAsync(m.ptr, s.handle))
 		freed = err == nil
-		s.track.mark(m.owned.source)
+		s.track.mark(m.release.source)
 		return err
 	})
 	if err != nil && !freed {

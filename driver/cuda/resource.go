@@ -8,13 +8,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// resource is embedded in all objects.
+// resource makes a type an object: it counts the uses and has the release. LIFETIMES.md describes the rules.
 type resource struct {
 	p    *primary
 	life *lifetime
-	// owned is the driver's resource. Only the closer uses it, between life.begin and life.end. It is nil after the
-	// release.
-	owned   *holding
+	// release is nil once it has run or is postponed. Only the closer uses it, between life.begin and life.end.
+	release *release
 	cleanup runtime.Cleanup
 }
 
@@ -27,8 +26,8 @@ func (r *resource) own(p *primary, kind string, bytes int64, free func() error) 
 	}
 	r.p = p
 	r.life = newLifetime()
-	r.owned = &holding{p: p, kind: kind, bytes: bytes, free: free, life: r.life}
-	r.cleanup = runtime.AddCleanup(r, func(h *holding) { h.p.forgotten.Add(h.reap) }, r.owned)
+	r.release = &release{p: p, kind: kind, bytes: bytes, free: free, life: r.life}
+	r.cleanup = runtime.AddCleanup(r, func(h *release) { h.p.forgotten.Add(h.reap) }, r.release)
 	return nil
 }
 
@@ -129,12 +128,12 @@ func (r *resource) close() error {
 	if !r.life.begin() {
 		return nil
 	}
-	return r.finish(r.owned.release())
+	return r.finish(r.release.run())
 }
 
-// finish ends a release that began with life.begin. err is the result of the holding's release or settle.
+// finish ends a release that began with life.begin. err is the result of the release.
 func (r *resource) finish(err error) error {
-	h := r.owned
+	h := r.release
 	capturing := errors.Is(err, ErrCapturing)
 	switch {
 	case capturing && h.captured:
@@ -155,10 +154,10 @@ func (r *resource) finish(err error) error {
 	return err
 }
 
-// end separates the object from its holding, which is released or postponed.
+// end separates the object from its release, which has run or is postponed.
 func (r *resource) end() {
 	r.cleanup.Stop()
-	r.owned = nil
+	r.release = nil
 	r.life.end(true)
 }
 

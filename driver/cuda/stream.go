@@ -46,7 +46,7 @@ func (d *Device) newStream(opts StreamOptions) (*Stream, error) {
 	if err := s.own(d.p, "stream", 0, s.track.destroy); err != nil {
 		return nil, err
 	}
-	s.owned.captured = true
+	s.release.captured = true
 	return s, nil
 }
 

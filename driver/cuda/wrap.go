@@ -131,7 +131,7 @@ func (d *Device) wrapStream(h cu.Stream, own Ownership) (*Stream, error) {
 	if err := s.own(d.p, "stream", 0, end); err != nil {
 		return nil, err
 	}
-	s.owned.captured = true
+	s.release.captured = true
 	return s, nil
 }
 

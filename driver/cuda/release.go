@@ -10,9 +10,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// holding is a resource of the driver with a reference to its context. It outlives its owner if that became unreachable
-// without Close, or was closed during a capture.
-type holding struct {
+// release releases the resource of an object, and the object's reference to the context. It outlives the object if that
+// became unreachable without Close, or was closed during a capture.
+type release struct {
 	p     *primary
 	kind  string
 	bytes int64
@@ -29,10 +29,10 @@ type holding struct {
 	failures  int  // of the release in the background, except those that a capture causes
 }
 
-// release waits for the work that uses the resource, frees it, and releases the reference to the context. It returns
+// run waits for the uses of the object, frees the resource, and releases the reference to the context. It returns
 // ErrCapturing if a capture forbids the wait. It returns errNotReleased if something remains, and can be repeated then.
 // Another error means that the resource no longer exists, such as after a fault.
-func (h *holding) release() error {
+func (h *release) run() error {
 	if h.freed {
 		return h.settle(nil)
 	}
@@ -40,7 +40,7 @@ func (h *holding) release() error {
 }
 
 // settle records the result of freeing the resource. It releases the reference to the context if nothing else remains.
-func (h *holding) settle(err error) error {
+func (h *release) settle(err error) error {
 	var kept errNotReleased
 	switch {
 	case errors.Is(err, ErrCapturing):
@@ -56,7 +56,7 @@ func (h *holding) settle(err error) error {
 	return joinErrors([]error{err, h.p.put()})
 }
 
-func (h *holding) waitAndFree() error {
+func (h *release) waitAndFree() error {
 	if err := h.p.enter(); err != nil {
 		if gone(err) {
 			return err
@@ -78,16 +78,16 @@ func (h *holding) waitAndFree() error {
 	return err
 }
 
-// kept are the exposed holdings of unreachable objects. The list keeps them reachable because parts of them have
+// kept are the releases that never run: those of unreachable objects that were exposed. The list keeps them reachable because parts of them have
 // cleanups.
 var kept struct {
 	mu  sync.Mutex
-	all []*holding
+	all []*release
 }
 
-// reap releases the resource of an object that became unreachable without Close. If the resource was exposed, reap
-// keeps it until the process ends, because its address may still be in use and must not be reused for other memory.
-func (h *holding) reap() {
+// reap runs the release of an object that became unreachable without Close. If the object was exposed, reap keeps the
+// resource until the process ends, because its address may still be in use and must not be reused for other memory.
+func (h *release) reap() {
 	if h.life.exposed.Load() && !h.begun {
 		kept.mu.Lock()
 		kept.all = append(kept.all, h)
@@ -101,11 +101,11 @@ func (h *holding) reap() {
 	}
 }
 
-// try releases the resource and its reference to the context. It returns false if it must be retried. A capture may
+// try runs the release. It returns false if it must be retried. A capture may
 // last as long as its owner wants. Any other failure is retried maxFailures times. try then reports the resource as
 // kept, because it remains until the process ends.
-func (h *holding) try() bool {
-	err := h.release()
+func (h *release) try() bool {
+	err := h.run()
 	if errors.Is(err, ErrCapturing) {
 		return false
 	}
@@ -127,11 +127,11 @@ func (h *holding) try() bool {
 	return true
 }
 
-// postponed holds the resources of a device whose release a capture forbids, and those that became unreachable and could
-// not be released. A goroutine retries them while the list is not empty.
+// postponed is the list of a device's releases that a capture forbids, and of those that failed for objects that became
+// unreachable. A goroutine retries them while the list is not empty.
 type postponed struct {
 	mu  sync.Mutex
-	all []*holding
+	all []*release
 }
 
 const (
@@ -141,7 +141,7 @@ const (
 	maxFailures = 50
 )
 
-func (q *postponed) add(h *holding) {
+func (q *postponed) add(h *release) {
 	if h.source != nil {
 		h.source.pending.Add(1)
 	}
@@ -153,7 +153,7 @@ func (q *postponed) add(h *holding) {
 	}
 }
 
-// run retries the resources in the order in which they were closed until the list is empty.
+// run retries the releases in their order until the list is empty.
 func (q *postponed) run() {
 	for delay := time.Millisecond; ; delay = min(2*delay, maxRetryDelay) {
 		time.Sleep(delay)
@@ -174,11 +174,11 @@ func (q *postponed) run() {
 	}
 }
 
-// remove removes h and returns the number of remaining resources.
-func (q *postponed) remove(h *holding) int {
+// remove removes h and returns the number of remaining releases.
+func (q *postponed) remove(h *release) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.all = slices.DeleteFunc(q.all, func(other *holding) bool { return other == h })
+	q.all = slices.DeleteFunc(q.all, func(other *release) bool { return other == h })
 	return len(q.all)
 }
 
