@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -217,14 +218,20 @@ type Status struct {
 	Processes []Process
 	// MIG is the multi-instance mode.
 	MIG MIG
+	// Err is the reason why the device could not be read. Values that were read before it are set.
+	Err error
 }
 
-// Status reads the state of a GPU. Unsupported values and values that the user must not read
-// are nil. Other errors are returned.
+// Status reads the state of a GPU or a MIG device. Unsupported values and values that the user must not read are nil. Other
+// errors are returned, each once, with the values that could be read.
 func (d Device) Status() (Status, error) {
 	s := Status{Time: time.Now()}
 	var errs []error
-	must := func(err error) { errs = append(errs, err) }
+	must := func(err error) {
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
+	}
 	var err error
 	s.UUID, err = d.UUID()
 	must(err)
@@ -247,7 +254,8 @@ func (d Device) Status() (Status, error) {
 	}
 	s.MIG, err = d.MIG()
 	must(err)
-	return s, errors.Join(errs...)
+	s.Err = errors.Join(errs...)
+	return s, s.Err
 }
 
 // optional returns nil for an unsupported or forbidden value.

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -53,19 +54,45 @@ func (s *Session) CUDAVersion() (major, minor int, err error) {
 }
 
 // Devices returns the GPUs that this process may query, in the order of their PCI addresses. CUDA_VISIBLE_DEVICES has no
-// effect. MIG devices are not included; see [Device.MIG].
+// effect. MIG devices are not included; see [Device.MIG]. If a GPU does not answer, for example because it was lost, the
+// error names it and the list has the others.
 func (s *Session) Devices() ([]Device, error) {
 	var n uint32
 	if err := DeviceGetCount(&n).Err(); err != nil {
 		return nil, fmt.Errorf("nvml: number of devices: %w", err)
 	}
 	list := make([]Device, 0, min(n, maxItems))
-	for i := range n {
+	var errs []error
+	for i := range min(n, maxItems) {
 		var d Device
 		if err := DeviceGetHandleByIndex(i, &d).Err(); err != nil {
-			return list, fmt.Errorf("nvml: device %d: %w", i, err)
+			errs = append(errs, fmt.Errorf("nvml: device %d: %w", i, err))
+			continue
 		}
 		list = append(list, d)
+	}
+	return list, errors.Join(errs...)
+}
+
+// Status reads the state of each GPU. A GPU that does not answer has a Status with its index and Err. An error means that
+// no GPU could be read.
+func (s *Session) Status() ([]Status, error) {
+	var n uint32
+	if err := DeviceGetCount(&n).Err(); err != nil {
+		return nil, fmt.Errorf("nvml: number of devices: %w", err)
+	}
+	list := make([]Status, 0, min(n, maxItems))
+	for i := range min(n, maxItems) {
+		var d Device
+		var status Status
+		err := DeviceGetHandleByIndex(i, &d).Err()
+		if err == nil {
+			status, err = d.Status()
+		}
+		if status.Err = err; err != nil {
+			status.Index = int(i)
+		}
+		list = append(list, status)
 	}
 	return list, nil
 }

@@ -31,8 +31,11 @@ func (c Call) String() string {
 }
 
 // Fetch obtains a value and decodes it into out. It returns the reference to the value's object if call.Keep is set and
-// the value has one. Otherwise it releases the reference.
+// the value has one. Otherwise it releases the reference. It does not call a function whose result out cannot hold.
 func (c *Client) Fetch(ctx context.Context, call Call, out any) (ref *Reference, err error) {
+	if err := checkTarget(out); err != nil {
+		return nil, err
+	}
 	if call.Task != nil {
 		return c.fetchTask(ctx, call, out)
 	}
@@ -198,10 +201,7 @@ func (c *Client) takeResult(conn *Conn, frame wire.Frame, out any) (message.Retu
 
 // decodeValue decodes a value from the owner into out, which may be nil.
 func decodeValue(im transfer.Importer, value message.RawMessage, handles []message.Handle, files *wire.Files, out any) error {
-	var err error
-	if out != nil {
-		err = checkTarget(out)
-	}
+	err := checkTarget(out)
 	if out == nil || err != nil || len(value) == 0 {
 		if im.Slabs != nil && len(handles) > 0 {
 			im.Slabs.Refuse(handles)
@@ -219,10 +219,17 @@ func decodeValue(im transfer.Importer, value message.RawMessage, handles []messa
 	return nil
 }
 
-// checkTarget returns an error if results cannot be decoded into out.
+// checkTarget returns an error if results cannot be decoded into out, or would lose content. out is nil for no result.
 func checkTarget(out any) error {
-	if v := reflect.ValueOf(out); v.Kind() != reflect.Pointer || v.IsNil() {
+	if out == nil {
+		return nil
+	}
+	v := reflect.ValueOf(out)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
 		return fmt.Errorf("%w: the result needs a pointer, not a %T", status.ErrInvalid, out)
+	}
+	if err := codec.Carries(v.Type().Elem()); err != nil {
+		return fmt.Errorf("result: %w", err)
 	}
 	return nil
 }

@@ -85,7 +85,9 @@ func TestFetchTaskResult(t *testing.T) {
 func TestFetchUndecodable(t *testing.T) {
 	drivertest.Leaks(t)
 	c, w := session(t)
-	for _, out := range []any{new(string), 7} {
+	_, err := c.Fetch(t.Context(), Call{Name: "f"}, 7)
+	require.ErrorIs(t, err, status.ErrInvalid, "nothing is sent")
+	for _, out := range []any{new(string), new(bool)} {
 		done := make(chan error, 1)
 		go func() { _, err := c.Fetch(t.Context(), Call{Name: "f"}, out); done <- err }()
 		w.SendFrame(wire.KindResponse, w.NextRequest(message.OpCall, nil), returned(7, 3))

@@ -22,7 +22,11 @@ type caller struct {
 	devices []driver.Device // host memory is first
 }
 
-// withCaller connects with every device of the owner that this process can open, calls use, and closes the connection.
+// openGPU opens a GPU by its UUID.
+var openGPU = cli.OpenCUDAUUID
+
+// withCaller connects with the devices of the owner, calls use, and closes the connection. A GPU is opened when a tensor
+// on it arrives.
 func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Context, on *caller) error) (err error) {
 	devices, err := ownersDevices(ctx, o)
 	if err != nil {
@@ -37,8 +41,8 @@ func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Con
 	return use(ctx, &caller{o, client, devices})
 }
 
-// ownersDevices opens the devices whose memory the owner shares. It skips devices that cannot be opened; a call that
-// needs one fails with an error about it.
+// ownersDevices returns host memory and the GPUs whose memory the owner shares. A call that needs a GPU that cannot be
+// opened fails with an error about it.
 func ownersDevices(ctx context.Context, o *cli.OwnerFlags) ([]driver.Device, error) {
 	var info endpoint.ServerInfo
 	err := o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) (err error) {
@@ -55,14 +59,14 @@ func ownersDevices(ctx context.Context, o *cli.OwnerFlags) ([]driver.Device, err
 		return nil, err
 	}
 	devices := []driver.Device{dev}
+	seen := map[driver.UUID]bool{{}: true, dev.Info().UUID: true}
 	for _, d := range info.Devices {
 		uuid, err := driver.ParseUUID(d.UUID)
-		if err != nil || d.Type != driver.CUDA.String() {
+		if err != nil || d.Type != driver.CUDA.String() || seen[uuid] {
 			continue
 		}
-		if gpu, err := cli.OpenCUDAUUID(uuid); err == nil {
-			devices = append(devices, gpu)
-		}
+		seen[uuid] = true
+		devices = append(devices, cli.LazyGPU(driver.Info{Type: driver.CUDA, Index: d.Index, UUID: uuid, Name: d.Name}, openGPU))
 	}
 	return devices, nil
 }

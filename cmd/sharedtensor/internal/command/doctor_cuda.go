@@ -3,6 +3,7 @@
 package command
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
@@ -32,13 +33,22 @@ func examineCUDA() []finding {
 			findings = append(findings, fail(info.String(), "check nvidia-smi", "%v", err))
 			continue
 		}
-		findings = append(findings, ok(info.String(), "%s, %s, GPU-%s", info.Name, term.FormatBytes(info.TotalBytes), info.UUID))
+		findings = append(findings, ok(info.String(), "%s, %s, %s", info.Name, term.FormatBytes(info.TotalBytes), uuidText(dev)))
 		findings = append(findings, probeFindings(info.String(), dev)...)
 		if err := dev.Close(); err != nil {
 			findings = append(findings, fail(info.String(), "", "%v", err))
 		}
 	}
 	return findings
+}
+
+// uuidText returns the UUID of a device with NVIDIA's prefix.
+func uuidText(dev *cuda.Device) string {
+	uuid := dev.Info().UUID
+	if p, err := dev.Properties(); err == nil && p.GPU != uuid && !p.GPU.IsZero() {
+		return fmt.Sprintf("MIG-%s of GPU-%s", uuid, p.GPU)
+	}
+	return "GPU-" + uuid.String()
 }
 
 // noDriver returns a finding for missing CUDA support. On a host without a GPU it is not a problem.

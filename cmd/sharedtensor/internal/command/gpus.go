@@ -28,6 +28,19 @@ type gpuUse struct {
 	Temperature *int         `json:"celsius,omitempty"`
 	Watts       *float64     `json:"watts,omitempty"`
 	Processes   []gpuProcess `json:"processes"`
+	// Instances are the MIG devices of a GPU in MIG mode. Their processes are among those of the GPU.
+	Instances []gpuInstance `json:"mig,omitempty"`
+	// Error is the reason why the GPU could not be read. Other values may be missing.
+	Error string `json:"error,omitempty"`
+}
+
+// gpuInstance is a MIG device.
+type gpuInstance struct {
+	// UUID has no prefix, as those of devices.
+	UUID  string `json:"uuid"`
+	Total int64  `json:"bytes,omitempty"`
+	Used  int64  `json:"used_bytes,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // gpuProcess is a process that holds memory of a GPU.
@@ -146,7 +159,14 @@ func (t *topSnapshot) gpus(width int) topSection {
 		if device := names[g.UUID]; device != "" {
 			name = device
 		}
-		table.Add(name, term.FormatBytes(g.Used), "", "", g.summary())
+		table.Add(name, g.usedText(), "", "", g.summary())
+		for _, m := range g.Instances {
+			name := "  MIG-" + m.UUID
+			if device := names[m.UUID]; device != "" {
+				name = "  " + device
+			}
+			table.Add(name, term.FormatBytes(m.Used), "", "", m.summary())
+		}
 		for _, p := range g.Processes {
 			table.Add("  "+strconv.Itoa(p.PID), bytesText(p.Bytes), p.Uses, p.Role, p.Command)
 		}
@@ -154,9 +174,28 @@ func (t *topSnapshot) gpus(width int) topSection {
 	return tableSection(table, width)
 }
 
-// summary returns the name, the size and the sensors in one line.
+// usedText formats the bytes in use.
+func (g *gpuUse) usedText() string {
+	if g.Error != "" && g.Total == 0 {
+		return "unknown"
+	}
+	return term.FormatBytes(g.Used)
+}
+
+// summary returns the size of a MIG device, or why it could not be read.
+func (m *gpuInstance) summary() string {
+	if m.Error != "" {
+		return "MIG device, not read: " + m.Error
+	}
+	return "MIG device, " + term.FormatBytes(m.Total)
+}
+
+// summary returns the name, the size and the sensors in one line, and why values are missing.
 func (g *gpuUse) summary() string {
-	words := []string{g.Name}
+	var words []string
+	if g.Name != "" {
+		words = append(words, g.Name)
+	}
 	if g.Total > 0 {
 		words = append(words, term.FormatBytes(g.Total))
 	}
@@ -168,6 +207,9 @@ func (g *gpuUse) summary() string {
 	}
 	if g.Watts != nil {
 		words = append(words, fmt.Sprintf("%.0f W", *g.Watts))
+	}
+	if g.Error != "" {
+		words = append(words, "not read: "+g.Error)
 	}
 	return strings.Join(words, ", ")
 }
@@ -190,7 +232,19 @@ func examineGPUs(ctx context.Context) []finding {
 	}
 	var findings []finding
 	for _, g := range list {
+		if g.Error != "" {
+			findings = append(findings, warn(fmt.Sprintf("GPU %d memory", g.Index), "check nvidia-smi and the kernel's log", "not read: %s", g.Error))
+			continue
+		}
 		findings = append(findings, ok(fmt.Sprintf("GPU %d memory", g.Index), "%s of %s used; %s", term.FormatBytes(g.Used), term.FormatBytes(g.Total), processesText(g.Processes)))
+		for _, m := range g.Instances {
+			check, text := "MIG-"+m.UUID, fmt.Sprintf("MIG device of GPU %d: %s of %s used", g.Index, term.FormatBytes(m.Used), term.FormatBytes(m.Total))
+			if m.Error != "" {
+				findings = append(findings, warn(check, "check nvidia-smi", "MIG device of GPU %d, not read: %s", g.Index, m.Error))
+				continue
+			}
+			findings = append(findings, ok(check, "%s", text))
+		}
 	}
 	return findings
 }

@@ -17,23 +17,20 @@ var openNVML = sync.OnceValues(nvml.Open)
 // readGPUs returns the GPUs of this host with the processes that hold their memory.
 func readGPUs() ([]gpuUse, error) {
 	session, err := openNVML()
-	if errors.Is(err, nvml.ErrNoLibrary) {
+	var library *nvml.LibraryError
+	if errors.Is(err, nvml.ErrNoLibrary) && !(errors.As(err, &library) && library.Found != "") {
 		return nil, fmt.Errorf("%w: %w", errNoNVML, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	devices, err := session.Devices()
+	all, err := session.Status()
 	if err != nil {
 		return nil, err
 	}
 	list := []gpuUse{}
-	for _, d := range devices {
-		status, err := d.Status()
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, newGPUUse(&status))
+	for i := range all {
+		list = append(list, newGPUUse(&all[i]))
 	}
 	return list, nil
 }
@@ -50,6 +47,20 @@ func newGPUUse(s *nvml.Status) gpuUse {
 	}
 	for _, p := range s.Processes {
 		g.Processes = append(g.Processes, gpuProcess{PID: p.PID, Bytes: p.Bytes, Uses: p.Uses.String(), Command: commandOf(p.PID)})
+	}
+	if s.Err != nil {
+		g.Error = strings.ReplaceAll(s.Err.Error(), "\n", "; ")
+	}
+	for _, d := range s.MIG.Devices {
+		status, err := d.Status()
+		m := gpuInstance{UUID: strings.TrimPrefix(status.UUID, "MIG-")}
+		if status.Memory != nil {
+			m.Total, m.Used = int64(status.Memory.Total), int64(status.Memory.Used)
+		}
+		if err != nil {
+			m.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		g.Instances = append(g.Instances, m)
 	}
 	return g
 }

@@ -277,8 +277,17 @@ func (h *hostileSession) say(kind wire.Kind, id uint64, body any) error {
 	return h.conn.Send(kind, id, encoded)
 }
 
+// children are the roles of this program in other tests. One that is not requested by the environment returns nil.
+var children []func() error
+
 // actAsChild runs the role that a test has selected for this process, if any.
 func actAsChild() {
+	for _, child := range children {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	if socket := os.Getenv(hostileSocketEnv); socket != "" {
 		fmt.Fprintln(os.Stderr, runHostileOwner(socket, os.Getenv(hostileMoodEnv)))
 		os.Exit(1)

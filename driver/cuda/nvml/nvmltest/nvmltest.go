@@ -12,10 +12,12 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,7 +52,8 @@ type Options struct {
 	Processes []Process
 	// MIG divides each GPU into two MIG devices. Processes belong to the first and the second in turn.
 	MIG bool
-	// Fail makes a C function fail with a code.
+	// Fail makes a C function fail with a code. The key "nvmlDeviceGetName@1" is the function on GPU 1 only, and "*@1" all
+	// functions on GPU 1.
 	Fail map[string]nvml.Result
 	// Old omits functions that drivers before 470 lack.
 	Old bool
@@ -115,11 +118,11 @@ func (f *Fake) env(tb testing.TB, o Options) []string {
 	set(o.Devices > 0, "FAKENVML_DEVICES", o.Devices)
 	set(o.Memory > 0, "FAKENVML_MEMORY", o.Memory)
 	set(o.MIG, "FAKENVML_MIG", 1)
-	fail := ""
-	for function, code := range o.Fail {
-		fail = fmt.Sprint(function, "=", int32(code))
+	var fail []string
+	for _, function := range slices.Sorted(maps.Keys(o.Fail)) {
+		fail = append(fail, fmt.Sprint(function, "=", int32(o.Fail[function])))
 	}
-	return append(env, "FAKENVML_FAIL="+fail)
+	return append(env, "FAKENVML_FAIL="+strings.Join(fail, ","))
 }
 
 // builds are the libraries that this process has compiled, by variant.

@@ -5,7 +5,8 @@
  *   FAKENVML_PROCESSES  a file with a line for each process: device pid bytes uses, where bytes may be -1 for unknown and uses is
  *                       a set of the letters C, G and M
  *   FAKENVML_MIG        1 divides each GPU into two MIG devices
- *   FAKENVML_FAIL       function=code: the function fails with code
+ *   FAKENVML_FAIL       function=code, separated by commas: the function fails with code. function@1=code is for GPU 1 only,
+ *                       and *@1=code for all functions that take GPU 1 or its MIG devices
  * The types are those of NVML's interface. With -DFAKENVML_OLD, the library lacks functions that drivers before 470 lack. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,12 +37,29 @@ static int count(void) {
 
 static bool mig(void) { return strcmp(env("FAKENVML_MIG", ""), "1") == 0; }
 
-/* failing returns the code with which a function must fail, or OK. */
-static int failing(const char *function) {
-	const char *f = env("FAKENVML_FAIL", "");
+/* failing_on returns the code with which a function must fail on a GPU, or OK. index is -1 for no GPU. */
+static int failing_on(const char *function, int index) {
 	size_t n = strlen(function);
-	return strncmp(f, function, n) == 0 && f[n] == '=' ? atoi(f + n + 1) : OK;
+	for (const char *f = env("FAKENVML_FAIL", ""); f && *f; f = strchr(f, ',') ? strchr(f, ',') + 1 : NULL) {
+		const char *rest;
+		if (strncmp(f, function, n) == 0 && (f[n] == '=' || f[n] == '@'))
+			rest = f + n;
+		else if (f[0] == '*' && f[1] == '@')
+			rest = f + 1;
+		else
+			continue;
+		if (*rest == '@') {
+			char *end;
+			if (strtol(rest + 1, &end, 10) != index)
+				continue;
+			rest = end;
+		}
+		if (*rest == '=')
+			return atoi(rest + 1);
+	}
+	return OK;
 }
+static int failing(const char *function) { return failing_on(function, -1); }
 
 /* check validates a device, and returns the code of a failing function. */
 static int check(const struct device *d, const char *function) {
@@ -51,7 +69,7 @@ static int check(const struct device *d, const char *function) {
 		return INVALID_ARGUMENT;
 	bool known = d >= gpus && d < gpus + MAX;
 	known |= d >= &parts[0][0] && d < &parts[0][0] + 2 * MAX;
-	return known ? failing(function) : INVALID_ARGUMENT;
+	return known ? failing_on(function, d->index) : INVALID_ARGUMENT;
 }
 #define CHECK(d)                                                                                                                   \
 	do {                                                                                                                       \
@@ -112,7 +130,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct device **d) {
 	if ((int)i >= count())
 		return INVALID_ARGUMENT;
 	*d = &gpus[i];
-	return OK;
+	return failing_on(__func__, i);
 }
 API int nvmlDeviceGetIndex(struct device *d, unsigned *i) {
 	CHECK(d);
