@@ -31,7 +31,8 @@ func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slic
 func (r *Registry) Len() int { return len(r.registered().List()) }
 
 // Register adds fn under a name. In and Out may be scalars, strings, bytes, slices, arrays, maps, structs, pointers,
-// *tensor.Tensor and *module.StateDict, nested freely.
+// *tensor.Tensor and *module.StateDict, nested freely. A value arrives as it is, except that a nil slice or map arrives
+// empty. A type whose values would lose content is refused, such as one with only unexported fields.
 //
 // fn runs once for each call unless an option changes that.
 //

@@ -129,7 +129,7 @@ func nested(levels, n int) any {
 // The cost of a value does not depend on its depth.
 func TestNestedBytesAreCopiedOnce(t *testing.T) {
 	const n = 1 << 20
-	p, err := EncodePayload(nested(60, n))
+	p, err := EncodePayload(nested(64, n))
 	require.NoError(t, err)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -138,14 +138,14 @@ func TestNestedBytesAreCopiedOnce(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*n))
-	for range 60 {
+	for range 64 {
 		out = out.([]any)[0]
 	}
 	require.Len(t, out, n)
 }
 
 func BenchmarkDecodeNested(b *testing.B) {
-	p, err := EncodePayload(nested(60, 1<<20))
+	p, err := EncodePayload(nested(64, 1<<20))
 	require.NoError(b, err)
 	b.SetBytes(int64(len(p.Value)))
 	b.ReportAllocs()

@@ -175,7 +175,7 @@ func (e *encoder) encode(v reflect.Value) (err error) {
 	switch {
 	case byValue(t):
 		return errNotPointer(t.String())
-	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
+	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface) && v.IsNil(): // a nil slice or map is encoded as an empty one
 		e.Value = append(e.Value, Nothing...)
 		return nil
 	case t == tensorType:
