@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -36,17 +37,22 @@ const (
 	minStringBytes = 8
 )
 
+// readBuffer is the number of bytes that are read at a time.
+const readBuffer = 64 << 10
+
 // decoder reads a header. at is its position in the file, and end the limit of the header.
 type decoder struct {
 	r       *bufio.Reader
 	at, end int64
 	capped  bool // end is MaxHeaderBytes rather than the end of the file
 	scratch [8]byte
+	texts   *strings.Builder // holds many short strings
+	sizes   []int64          // holds many shapes; the rest is free
 }
 
 func newDecoder(r io.ReaderAt, size int64) *decoder {
 	end := min(size, MaxHeaderBytes)
-	return &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, end), 64<<10), end: end, capped: end < size}
+	return &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, end), readBuffer), end: end, capped: end < size}
 }
 
 // header reads everything before the data section.
@@ -61,7 +67,7 @@ func (d *decoder) header() (*Header, error) {
 		if err != nil {
 			return nil, err
 		}
-		h.Metadata = append(h.Metadata, e)
+		h.Metadata = append(grown(h.Metadata, entries), e)
 	}
 	if err := h.checkMetadata(); err != nil {
 		return nil, err
@@ -71,9 +77,18 @@ func (d *decoder) header() (*Header, error) {
 		if err != nil {
 			return nil, err
 		}
-		h.Tensors = append(h.Tensors, t)
+		h.Tensors = append(grown(h.Tensors, tensors), t)
 	}
 	return h, nil
+}
+
+// grown returns s with room for another of n elements. A count that is too large allocates four times what was read, and a
+// correct one at most a third more than all elements.
+func grown[S ~[]T, T any](s S, n int) S {
+	if len(s) < cap(s) || n == 0 {
+		return s
+	}
+	return append(make(S, 0, min(n, max(4<<10, 4*len(s)))), s...)
 }
 
 // start reads the magic, the version and the counts.
@@ -111,6 +126,11 @@ func (d *decoder) take(n int) ([]byte, error) {
 func (d *decoder) fill(p []byte) error {
 	n, err := io.ReadFull(d.r, p)
 	d.at += int64(n)
+	return d.fault(err)
+}
+
+// fault returns the error for an error of the reader.
+func (d *decoder) fault(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -147,21 +167,59 @@ func (d *decoder) count(what string, size int64) (int, error) {
 	return int(n), nil
 }
 
+// textChunk is the number of bytes that are allocated for short strings at a time.
+const textChunk = 16 << 10
+
 func (d *decoder) string(what string) (string, error) {
-	n, err := d.count("bytes of "+what, 1)
-	if err != nil {
+	n, err := d.count(what, 1)
+	if err != nil || n == 0 {
 		return "", err
 	}
-	b := make([]byte, n)
-	if err := d.fill(b); err != nil {
-		return "", err
+	if d.texts == nil || d.texts.Cap()-d.texts.Len() < n {
+		texts := new(strings.Builder)
+		texts.Grow(max(n, min(textChunk, int(d.end-d.at))))
+		if n > textChunk/4 {
+			return d.text(texts, n)
+		}
+		d.texts = texts
 	}
-	return string(b), nil
+	return d.text(d.texts, n)
+}
+
+// text reads n bytes to the end of texts, which has room for them.
+func (d *decoder) text(texts *strings.Builder, n int) (string, error) {
+	begin := texts.Len()
+	for n > 0 {
+		p, err := d.peek(n)
+		if err != nil {
+			return "", err
+		}
+		texts.Write(p)
+		n -= len(p)
+		d.skip(len(p))
+	}
+	return texts.String()[begin:], nil
+}
+
+// peek returns up to n of the next bytes, at least one, valid until the next call.
+func (d *decoder) peek(n int) ([]byte, error) {
+	p, err := d.r.Peek(min(n, readBuffer))
+	if len(p) == min(n, readBuffer) {
+		return p, nil
+	}
+	d.at += int64(len(p))
+	return nil, d.fault(err)
+}
+
+// skip passes n bytes that peek returned.
+func (d *decoder) skip(n int) {
+	_, _ = d.r.Discard(n) // they are in the buffer
+	d.at += int64(n)
 }
 
 // entry reads one key with its value.
 func (d *decoder) entry() (e Entry, err error) {
-	if e.Key, err = d.string("a metadata key"); err != nil {
+	if e.Key, err = d.string("bytes of a metadata key"); err != nil {
 		return e, err
 	}
 	number, err := d.uint32()
@@ -184,7 +242,7 @@ func (d *decoder) value(number uint32) (any, error) {
 
 func (d *decoder) scalar(number uint32) (any, error) {
 	if number == typeString {
-		return d.string("a metadata value")
+		return d.string("bytes of a metadata value")
 	}
 	size := scalarBytes(number)
 	if size == 0 {
@@ -220,9 +278,9 @@ func (d *decoder) scalar(number uint32) (any, error) {
 	return decodeBool(b)
 }
 
-func decodeBool(b []byte) (any, error) {
+func decodeBool(b []byte) (bool, error) {
 	if b[0] > 1 {
-		return nil, fmt.Errorf("%w: a bool is %d, not 0 or 1", ErrValue, b[0])
+		return false, fmt.Errorf("%w: a bool is %d, not 0 or 1", ErrValue, b[0])
 	}
 	return b[0] == 1, nil
 }
@@ -261,49 +319,92 @@ func (d *decoder) array() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	le := binary.LittleEndian
 	switch number {
 	case typeUint8:
-		return elements[uint8](d, number, n)
+		return elements(d, n, 1, func(b []byte) uint8 { return b[0] })
 	case typeInt8:
-		return elements[int8](d, number, n)
+		return elements(d, n, 1, func(b []byte) int8 { return int8(b[0]) })
 	case typeUint16:
-		return elements[uint16](d, number, n)
+		return elements(d, n, 2, le.Uint16)
 	case typeInt16:
-		return elements[int16](d, number, n)
+		return elements(d, n, 2, func(b []byte) int16 { return int16(le.Uint16(b)) })
 	case typeUint32:
-		return elements[uint32](d, number, n)
+		return elements(d, n, 4, le.Uint32)
 	case typeInt32:
-		return elements[int32](d, number, n)
+		return elements(d, n, 4, func(b []byte) int32 { return int32(le.Uint32(b)) })
 	case typeFloat32:
-		return elements[float32](d, number, n)
+		return elements(d, n, 4, func(b []byte) float32 { return math.Float32frombits(le.Uint32(b)) })
 	case typeUint64:
-		return elements[uint64](d, number, n)
+		return elements(d, n, 8, le.Uint64)
 	case typeInt64:
-		return elements[int64](d, number, n)
+		return elements(d, n, 8, func(b []byte) int64 { return int64(le.Uint64(b)) })
 	case typeFloat64:
-		return elements[float64](d, number, n)
+		return elements(d, n, 8, func(b []byte) float64 { return math.Float64frombits(le.Uint64(b)) })
 	case typeBool:
-		return elements[bool](d, number, n)
+		return d.bools(n)
 	}
-	return elements[string](d, number, n)
+	return d.strings(n)
 }
 
-// elements reads n values of type T, whose number is given. The memory grows with the bytes that were read.
-func elements[T any](d *decoder, number uint32, n int) (any, error) {
-	all := make([]T, 0, min(n, 4096))
-	for range n {
-		v, err := d.scalar(number)
+// elements reads n values of the given size. The file has room for them, so the slice has at most the size of the header.
+func elements[T any](d *decoder, n, size int, value func([]byte) T) (any, error) {
+	all := make([]T, 0, n)
+	for len(all) < n {
+		p, err := d.peek((n - len(all)) * size)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, v.(T))
+		used := len(p) / size * size
+		for ; len(p) >= size; p = p[size:] {
+			all = append(all, value(p))
+		}
+		d.skip(used)
 	}
 	return all, nil
 }
 
+func (d *decoder) bools(n int) (any, error) {
+	all := make([]bool, 0, n)
+	for range n {
+		b, err := d.take(1)
+		if err != nil {
+			return nil, err
+		}
+		v, err := decodeBool(b)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func (d *decoder) strings(n int) (any, error) {
+	all := grown([]string{}, n)
+	for range n {
+		s, err := d.string("bytes of a metadata value")
+		if err != nil {
+			return nil, err
+		}
+		all = append(grown(all, n), s)
+	}
+	return all, nil
+}
+
+// shape returns a new shape of dims sizes.
+func (d *decoder) shape(dims int) tensor.Shape {
+	if d.sizes == nil || len(d.sizes) < dims {
+		d.sizes = make([]int64, 512*maxDimensions)
+	}
+	s := d.sizes[:dims:dims]
+	d.sizes = d.sizes[dims:]
+	return s
+}
+
 // tensor reads one entry. The rules about its content are checked later.
 func (d *decoder) tensor() (t TensorInfo, err error) {
-	if t.Name, err = d.string("a tensor name"); err != nil {
+	if t.Name, err = d.string("bytes of a tensor name"); err != nil {
 		return t, err
 	}
 	dims, err := d.uint32()
@@ -313,7 +414,7 @@ func (d *decoder) tensor() (t TensorInfo, err error) {
 	if dims > maxDimensions {
 		return t, fmt.Errorf("tensor %q: %w: %d dimensions, more than %d", t.Name, ErrShape, dims, maxDimensions)
 	}
-	t.Shape = make(tensor.Shape, dims)
+	t.Shape = d.shape(int(dims))
 	for i := range t.Shape {
 		n, err := d.uint64()
 		if err != nil {

@@ -187,7 +187,6 @@ func (h *Header) checked() (*Header, error) {
 
 // checkMetadata validates the keys and sets the alignment.
 func (h *Header) checkMetadata() error {
-	seen := make(map[string]struct{}, len(h.Metadata))
 	for _, e := range h.Metadata {
 		if e.Key == "" || len(e.Key) > maxKeyBytes {
 			return fmt.Errorf("%w: its length is %d bytes, not 1 to %d", ErrKey, len(e.Key), maxKeyBytes)
@@ -195,10 +194,10 @@ func (h *Header) checkMetadata() error {
 		if !utf8.ValidString(e.Key) {
 			return fmt.Errorf("metadata key: %w", ErrUTF8)
 		}
-		if _, twice := seen[e.Key]; twice {
-			return fmt.Errorf("%w: %q occurs twice", ErrKey, e.Key)
-		}
-		seen[e.Key] = struct{}{}
+	}
+	key := func(i uint32) string { return h.Metadata[i].Key }
+	if twice, found := duplicate(len(h.Metadata), key); found {
+		return fmt.Errorf("%w: %q occurs twice", ErrKey, twice)
 	}
 	h.Alignment = DefaultAlignment
 	if value := h.Metadata.Get(alignmentKey); value != nil {
@@ -231,19 +230,13 @@ func (t *TensorInfo) check() (size int64, err error) {
 
 // checkTensors validates names, places and that no two tensors overlap.
 func (h *Header) checkTensors() error {
-	type place struct{ tensor, begin, end int64 }
-	data, places := h.FileBytes-h.DataOffset, make([]place, 0, len(h.Tensors))
-	names := make(map[string]struct{}, len(h.Tensors))
+	data, places := h.FileBytes-h.DataOffset, make([]uint32, 0, len(h.Tensors))
 	for i := range h.Tensors {
 		t := &h.Tensors[i]
 		size, err := t.check()
 		if err != nil {
 			return err
 		}
-		if _, twice := names[t.Name]; twice {
-			return fmt.Errorf("%w: %q occurs twice", ErrName, t.Name)
-		}
-		names[t.Name] = struct{}{}
 		switch {
 		case t.Offset < 0 || t.Offset%h.Alignment != 0:
 			return fmt.Errorf("tensor %q: %w: offset %d is not a multiple of %d", t.Name, ErrAlignment, t.Offset, h.Alignment)
@@ -251,14 +244,32 @@ func (h *Header) checkTensors() error {
 			return fmt.Errorf("tensor %q: %w: it needs %d bytes from %d of %d", t.Name, ErrTruncated, size, t.Offset, data)
 		}
 		if size > 0 {
-			places = append(places, place{int64(i), t.Offset, t.Offset + size})
+			places = append(places, uint32(i))
 		}
 	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.begin, b.begin) })
+	if twice, found := duplicate(len(h.Tensors), func(i uint32) string { return h.Tensors[i].Name }); found {
+		return fmt.Errorf("%w: %q occurs twice", ErrName, twice)
+	}
+	slices.SortFunc(places, func(a, b uint32) int { return cmp.Compare(h.Tensors[a].Offset, h.Tensors[b].Offset) })
 	for i := 1; i < len(places); i++ {
-		if a, b := places[i-1], places[i]; b.begin < a.end {
-			return fmt.Errorf("%w: %q and %q", ErrOverlap, h.Tensors[a.tensor].Name, h.Tensors[b.tensor].Name)
+		if a, b := &h.Tensors[places[i-1]], &h.Tensors[places[i]]; b.Offset < a.Offset+a.Bytes() {
+			return fmt.Errorf("%w: %q and %q", ErrOverlap, a.Name, b.Name)
 		}
 	}
 	return nil
+}
+
+// duplicate returns one of n texts that occurs twice. A sorted list of numbers needs less memory than a map.
+func duplicate(n int, text func(i uint32) string) (twice string, found bool) {
+	order := make([]uint32, n) // a header has fewer entries than bytes
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(text(a), text(b)) })
+	for i := 1; i < n; i++ {
+		if t := text(order[i]); t == text(order[i-1]) {
+			return t, true
+		}
+	}
+	return "", false
 }
