@@ -81,8 +81,8 @@ func readHeader(r io.ReaderAt, size int64) (*Header, error) {
 	case int64(length) > size-prefixBytes:
 		return nil, fmt.Errorf("%w: header of %d bytes in a file of %d", ErrTruncated, length, size)
 	}
-	text := make([]byte, length)
-	if err := readFull(r, text, prefixBytes); err != nil {
+	text, err := readText(r, int64(length))
+	if err != nil {
 		return nil, err
 	}
 	h, err := parseHeader(text)
@@ -94,6 +94,22 @@ func readHeader(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, err
 	}
 	return h, nil
+}
+
+// readText returns the text of a header of length bytes. It is read in pieces, because converting bytes to a string copies
+// them.
+func readText(r io.ReaderAt, length int64) (string, error) {
+	var text strings.Builder
+	text.Grow(int(length))
+	piece := make([]byte, min(length, 32<<10))
+	for at := int64(0); at < length; at += int64(len(piece)) {
+		piece = piece[:min(length-at, int64(len(piece)))]
+		if err := readFull(r, piece, prefixBytes+at); err != nil {
+			return "", err
+		}
+		text.Write(piece)
+	}
+	return text.String(), nil
 }
 
 // readFull fills p from offset off.
@@ -164,17 +180,20 @@ func byteLen(dt tensor.DType, shape tensor.Shape) (int64, error) {
 
 // parseHeader parses the JSON of a header. Each range is valid and they are sorted; check compares them with each
 // other.
-func parseHeader(text []byte) (*Header, error) {
+func parseHeader(text string) (*Header, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, ErrHeaderStart
 	}
-	if !utf8.Valid(text) {
+	if !utf8.ValidString(text) {
 		return nil, fmt.Errorf("header: %w", ErrUTF8)
 	}
+	tensors := min(strings.Count(text, `"data_offsets"`), len(text)/minEntryBytes)
 	p := parser{
-		scanner: scanner{text: string(text), maxDepth: headerDepth, syntax: ErrHeaderJSON},
-		header:  &Header{},
-		seen:    map[string]struct{}{},
+		scanner: scanner{text: text, maxDepth: headerDepth, syntax: ErrHeaderJSON},
+		header:  &Header{Tensors: make([]TensorInfo, 0, tensors)},
+	}
+	if tensors == 0 {
+		p.header.Tensors = nil
 	}
 	if err := p.object(p.member); err != nil {
 		return nil, err
@@ -182,7 +201,28 @@ func parseHeader(text []byte) (*Header, error) {
 	if err := p.end(); err != nil {
 		return nil, err
 	}
-	p.cutShapes()
+	if name, twice := duplicateName(p.header.Tensors); twice {
+		return nil, fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
+	}
 	sortByPlace(p.header.Tensors)
 	return p.header, nil
+}
+
+// minEntryBytes is the minimum length of a tensor's entry.
+const minEntryBytes = len(`"":{"dtype":"F4","shape":[],"data_offsets":[0,0]},`)
+
+// duplicateName returns a name that occurs twice; encoding/json would keep the last one. A sorted list of numbers needs less
+// memory than a map.
+func duplicateName(tensors []TensorInfo) (name string, twice bool) {
+	order := make([]uint32, len(tensors)) // a header has fewer tensors than bytes
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int { return strings.Compare(tensors[a].Name, tensors[b].Name) })
+	for i := 1; i < len(order); i++ {
+		if name = tensors[order[i]].Name; name == tensors[order[i-1]].Name {
+			return name, true
+		}
+	}
+	return "", false
 }

@@ -11,12 +11,8 @@ import (
 type parser struct {
 	scanner
 	header *Header
-	// seen holds the names so far; encoding/json would keep the last of two.
-	seen map[string]struct{}
-	// dims holds the shapes of all tensors: one growing slice instead of one allocation for each tensor.
-	dims []int64
-	// ends holds the end of each tensor's shape in dims.
-	ends []int
+	// sizes is the free part of an allocation for many shapes.
+	sizes []int64
 }
 
 // member parses one entry of the header.
@@ -24,16 +20,11 @@ func (p *parser) member(name string) error {
 	if name == metadataKey {
 		return p.metadata()
 	}
-	if _, twice := p.seen[name]; twice {
-		return fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
-	}
-	p.seen[name] = struct{}{}
 	info := TensorInfo{Name: name}
 	if err := p.entry(&info); err != nil {
 		return fmt.Errorf("tensor %s: %w", quote(name), err)
 	}
 	p.header.Tensors = append(p.header.Tensors, info)
-	p.ends = append(p.ends, len(p.dims))
 	return nil
 }
 
@@ -47,7 +38,7 @@ const (
 
 // entry parses and checks the object of one tensor.
 func (p *parser) entry(info *TensorInfo) error {
-	saw, first := 0, len(p.dims)
+	saw := 0
 	err := p.object(func(key string) error {
 		bit := keyBit(key)
 		switch {
@@ -61,7 +52,7 @@ func (p *parser) entry(info *TensorInfo) error {
 		case sawDType:
 			return p.dtype(info)
 		case sawShape:
-			return p.shape()
+			return p.shape(info)
 		}
 		return p.offsets(info)
 	})
@@ -71,7 +62,7 @@ func (p *parser) entry(info *TensorInfo) error {
 	if saw != sawAll {
 		return fmt.Errorf("%w: %s", ErrMissingKey, missingKeys(saw))
 	}
-	want, err := byteLen(info.DType, tensor.Shape(p.dims[first:]))
+	want, err := byteLen(info.DType, info.Shape)
 	if err != nil {
 		return err
 	}
@@ -114,19 +105,26 @@ func (p *parser) dtype(info *TensorInfo) error {
 	return err
 }
 
-func (p *parser) shape() error {
-	first := len(p.dims)
+func (p *parser) shape(info *TensorInfo) error {
+	var sizes [tensor.MaxRank]int64
+	rank := 0
 	err := p.array(func() error {
-		if len(p.dims)-first == tensor.MaxRank {
+		if rank == tensor.MaxRank {
 			return fmt.Errorf("%w: more than %d dimensions", ErrShape, tensor.MaxRank)
 		}
 		n, err := p.natural(ErrShape)
-		p.dims = append(p.dims, n)
+		sizes[rank] = n
+		rank++
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("shape: %w", err)
 	}
+	if p.sizes == nil || len(p.sizes) < rank {
+		p.sizes = make([]int64, max(tensor.MaxRank, min(len(p.text)/32, 2048)))
+	}
+	info.Shape, p.sizes = tensor.Shape(p.sizes[:rank:rank]), p.sizes[rank:]
+	copy(info.Shape, sizes[:rank])
 	return nil
 }
 
@@ -176,14 +174,4 @@ func (p *parser) metadata() error {
 	}
 	p.header.Metadata = values
 	return nil
-}
-
-// cutShapes assigns every tensor its part of dims after dims has stopped growing.
-func (p *parser) cutShapes() {
-	first := 0
-	for i := range p.header.Tensors {
-		end := p.ends[i]
-		p.header.Tensors[i].Shape = tensor.Shape(p.dims[first:end:end])
-		first = end
-	}
 }
