@@ -42,9 +42,11 @@ type faultProxy struct {
 	at    int // number of the message at which the fault occurs, from 1
 	sent  int // messages from the client since arm
 	armed bool
-	dead  bool          // drops everything
-	deaf  string        // subject whose messages do not reach the client
-	mute  bool          // no message reaches the client
+	dead  bool                         // drops everything
+	deaf  string                       // subject whose messages do not reach the client
+	mute  bool                         // no message reaches the client
+	trap  func(subject, answer string) // called for each message of the client, without the lock; nil for none
+	conns []net.Conn
 	shift time.Duration // added to the server's times
 }
 
@@ -65,6 +67,9 @@ func startFaultProxy(t *testing.T, to string) *faultProxy {
 				_ = client.Close()
 				continue
 			}
+			p.mu.Lock()
+			p.conns = append(p.conns, client, server)
+			p.mu.Unlock()
 			go func() { p.pass(client, server, p.fromServer); _ = client.Close() }()
 			go func() { p.pass(server, client, p.fromClient); _ = server.Close() }()
 		}
@@ -131,6 +136,16 @@ func (p *faultProxy) fromServer(words []string) bool {
 }
 
 func (p *faultProxy) fromClient(words []string) bool {
+	p.mu.Lock()
+	trap := p.trap
+	p.mu.Unlock()
+	if trap != nil && len(words) > 2 && strings.HasSuffix(words[0], "PUB") {
+		answer := ""
+		if words[0] == "PUB" && len(words) == 4 || words[0] == "HPUB" && len(words) == 5 {
+			answer = words[2]
+		}
+		trap(words[1], answer)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {

@@ -100,6 +100,7 @@ type Store struct {
 	stream  jetstream.Stream
 	batches *natslink.Batches
 	clock   *natslink.Clock
+	window  time.Duration // claimWindow
 }
 
 // Open opens the namespace and creates it if it is missing. It borrows conn, which should be from natslink.Connect.
@@ -116,7 +117,7 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	s.clock = natslink.NewClock(s.stream)
+	s.clock, s.window = natslink.NewClock(s.stream), claimWindow
 	if s.bodies, err = openBodies(ctx, js, "BINS_"+opts.Namespace, opts, conn.MaxPayload()); err != nil {
 		return nil, fmt.Errorf("open the bodies of the bins %q: %w", opts.Namespace, err)
 	}

@@ -140,12 +140,12 @@ func (s *Store) takeOnce(ctx context.Context, bin string, opts TakeOptions, last
 	if err != nil {
 		return nil, err
 	}
-	if time.Since(begin) > claimWindow/2 {
+	if time.Since(begin) > s.window/2 {
 		if begin, err = s.recheck(ctx, bin, c); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.claim(ctx, bin, opTake, messages, c, begin.Add(claimWindow)); err != nil {
+	if err := s.claim(ctx, bin, opTake, messages, c, begin.Add(s.window)); err != nil {
 		return nil, err
 	}
 	for _, d := range damaged {
@@ -343,7 +343,7 @@ func (s *Store) Delete(ctx context.Context, bin string) (err error) {
 		if err != nil || len(c.messages) == 0 {
 			return err
 		}
-		err = s.claim(ctx, bin, opDelete, c.messages, c, begin.Add(claimWindow))
+		err = s.claim(ctx, bin, opDelete, c.messages, c, begin.Add(s.window))
 		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
 			return err
 		}

@@ -102,6 +102,9 @@ func StreamObject(ctx context.Context, store jetstream.ObjectStore, name string,
 }
 
 func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, read func(*jetstream.ObjectInfo, io.Reader) error) error {
+	if own, is := store.(*Objects); is {
+		return own.readPieces(ctx, name, read)
+	}
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(openTimeout, cancel)
@@ -111,9 +114,6 @@ func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, rea
 			_ = result.Close() // nothing was read from it
 		}
 		return fmt.Errorf("not opened within %v: %w", openTimeout, nats.ErrTimeout)
-	}
-	if own, is := store.(*Objects); is && refusedConsumer(err) {
-		return own.readPieces(ctx, name, read)
 	}
 	if err != nil {
 		return err

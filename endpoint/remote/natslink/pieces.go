@@ -7,23 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// refusedConsumer reports whether the server refused the push consumer of the library, which clients with scopes may not
-// create.
-func refusedConsumer(err error) bool {
-	status, _, _ := errorCode(err)
-	return status == http.StatusForbidden
-}
-
-// readPieces reads an object with batched requests instead of a consumer.
+// readPieces reads an object with batched requests. The library reads with a consumer, which clients with scopes may not
+// create, and which waits for pieces that another client has removed.
 func (o *Objects) readPieces(ctx context.Context, name string, read func(*jetstream.ObjectInfo, io.Reader) error) error {
-	info, err := o.GetInfo(ctx, name)
+	try, cancel := context.WithTimeout(ctx, openTimeout)
+	info, err := o.GetInfo(try, name)
+	cancel()
 	if err != nil {
 		return err
 	}

@@ -155,6 +155,7 @@ class Trainer(_Run):
 
     async def _open(self) -> None:
         await super()._open()
+        await Objects.create(self._js, self._queue)  # without it, a body that is gone looks like an outage
         subject = f"$JS.API.CONSUMER.INFO.{self._queue}.pullers"
         try:
             await natslink.ask(self._store.conn, subject, lambda: self._js.consumer_info(self._queue, "pullers"))
