@@ -117,8 +117,11 @@ func link(inputs []Input, flags []string, format Format) (*Linked, error) {
 	if handle != 0 {
 		live.Add(1)
 		defer func() {
-			if Destroy(&handle) == SUCCESS || Destroy(&handle) == SUCCESS { // no later call would destroy it
-				live.Add(-1)
+			for range 2 { // no later call would destroy it
+				if Destroy(&handle) == SUCCESS {
+					live.Add(-1)
+					return
+				}
 			}
 		}()
 	}

@@ -148,8 +148,11 @@ func create(name, source string, headers map[string]string) (ProgramHandle, erro
 
 // destroy destroys a program. It calls the library again if that fails, because no later call would.
 func destroy(prog ProgramHandle) {
-	if DestroyProgram(&prog) == SUCCESS || DestroyProgram(&prog) == SUCCESS {
-		live.Add(-1)
+	for range 2 {
+		if DestroyProgram(&prog) == SUCCESS {
+			live.Add(-1)
+			return
+		}
 	}
 }
 
