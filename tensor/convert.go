@@ -71,11 +71,36 @@ func toFloats(out []float32, raw []byte, dt DType) {
 		lookUp(out, codes, smallFloats[dt].values)
 	case Float8E4M3FN, Float8E5M2, Float8E8M0FNU, Float8E4M3FNUZ, Float8E5M2FNUZ:
 		lookUp(out, raw, smallFloats[dt].values)
+	case Float64:
+		convertEach(out, raw, 8, func(b []byte) float32 { return float32(math.Float64frombits(le.Uint64(b))) })
+	case Int64:
+		convertEach(out, raw, 8, func(b []byte) float32 { return float32(int64(le.Uint64(b))) })
+	case Uint64:
+		convertEach(out, raw, 8, func(b []byte) float32 { return float32(le.Uint64(b)) })
+	case Int32:
+		convertEach(out, raw, 4, func(b []byte) float32 { return float32(int32(le.Uint32(b))) })
+	case Uint32:
+		convertEach(out, raw, 4, func(b []byte) float32 { return float32(le.Uint32(b)) })
+	case Int16:
+		convertEach(out, raw, 2, func(b []byte) float32 { return float32(int16(le.Uint16(b))) })
+	case Uint16:
+		convertEach(out, raw, 2, func(b []byte) float32 { return float32(le.Uint16(b)) })
+	case Int8:
+		convertEach(out, raw, 1, func(b []byte) float32 { return float32(int8(b[0])) })
+	case Uint8:
+		convertEach(out, raw, 1, func(b []byte) float32 { return float32(b[0]) })
 	default:
 		size := dt.BitSize() / 8
 		for i := range out {
 			out[i] = readScalar(dt, raw[i*size:]).float32()
 		}
+	}
+}
+
+// convertEach converts adjacent elements of size bytes.
+func convertEach(out []float32, raw []byte, size int, convert func([]byte) float32) {
+	for i := range out {
+		out[i] = convert(raw[i*size : (i+1)*size])
 	}
 }
 

@@ -50,25 +50,15 @@ func toOddFloats(out []float32, raw []byte, dt DType) {
 	le := binary.LittleEndian
 	switch dt {
 	case Float64:
-		for i := range out {
-			out[i] = oddFloat64(math.Float64frombits(le.Uint64(raw[8*i:])))
-		}
+		convertEach(out, raw, 8, func(b []byte) float32 { return oddFloat64(math.Float64frombits(le.Uint64(b))) })
 	case Int32:
-		for i := range out {
-			out[i] = oddInt64(int64(int32(le.Uint32(raw[4*i:]))))
-		}
+		convertEach(out, raw, 4, func(b []byte) float32 { return oddInt64(int64(int32(le.Uint32(b)))) })
 	case Uint32:
-		for i := range out {
-			out[i] = oddUint64(uint64(le.Uint32(raw[4*i:])))
-		}
+		convertEach(out, raw, 4, func(b []byte) float32 { return oddUint64(uint64(le.Uint32(b))) })
 	case Int64:
-		for i := range out {
-			out[i] = oddInt64(int64(le.Uint64(raw[8*i:])))
-		}
+		convertEach(out, raw, 8, func(b []byte) float32 { return oddInt64(int64(le.Uint64(b))) })
 	case Uint64:
-		for i := range out {
-			out[i] = oddUint64(le.Uint64(raw[8*i:]))
-		}
+		convertEach(out, raw, 8, func(b []byte) float32 { return oddUint64(le.Uint64(b)) })
 	default:
 		toFloats(out, raw, dt)
 	}
