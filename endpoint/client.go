@@ -44,7 +44,8 @@ type ClientOptions struct {
 // Client is one connection to an owner, on which any number of requests may be in flight. When the connection ends, the
 // client dials again while it has handles, watchers, offers, references or requests that wait. If no owner serves, a
 // request without a deadline fails at once with [ErrUnavailable], unless the client was made to wait
-// ([ClientOptions].Wait). Its methods are safe for concurrent use.
+// ([ClientOptions].Wait). A request that did not run, or that changes nothing, is repeated on the next connection. Its methods
+// are safe for concurrent use.
 type Client struct {
 	*caller
 	opts ClientOptions

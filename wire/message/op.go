@@ -101,6 +101,15 @@ var opNames = [...]string{
 	OpObjects: "objects", OpObjectDestroy: "destroy object", OpStream: "stream", OpStreamMore: "stream more",
 }
 
+// Repeatable reports whether a request changes nothing, so that a client may send it again after its answer was lost.
+func (o Op) Repeatable() bool {
+	switch o {
+	case OpPing, OpList, OpInfo, OpDigests, OpEndpoints, OpServerInfo, OpTask, OpTaskWait, OpTasks, OpObjectInfo, OpObjects:
+		return true
+	}
+	return false
+}
+
 // String returns the name of the operation, or its number as text.
 func (o Op) String() string {
 	if int(o) < len(opNames) && opNames[o] != "" {

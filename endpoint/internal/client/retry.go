@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/internal/ended"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // maxRepeats is the number of times that a request is repeated if it does not wait for an owner.
@@ -34,12 +35,29 @@ func (c *Connector) connect(ctx context.Context, wait bool) (*Conn, error) {
 
 // Request sends a request and decodes the answer into out unless out is nil. It uses the connection of ForRequest.
 func (c *Connector) Request(ctx context.Context, ask Request, out any) error {
-	return c.onConn(ctx, func(conn *Conn) error { return conn.request(ctx, ask, out) })
+	return c.repeat(ctx, c.waits(ctx), repeats(ask.Op), func(conn *Conn) error { return conn.request(ctx, ask, out) })
+}
+
+// repeats returns the rule by which a request is repeated: after a connection that ended before it was sent, and once
+// after one that ended before the answer if the request changes nothing.
+func repeats(op message.Op) func(error) bool {
+	if !op.Repeatable() {
+		return NotSent
+	}
+	lost := false
+	return func(err error) bool {
+		if NotSent(err) {
+			return true
+		}
+		again := !lost && errors.Is(err, status.ErrUnavailable)
+		lost = lost || again
+		return again
+	}
 }
 
 // RequestNow is Request that fails after one attempt to connect, even if ctx has a deadline.
 func (c *Connector) RequestNow(ctx context.Context, ask Request, out any) error {
-	return c.repeat(ctx, false, NotSent, func(conn *Conn) error { return conn.request(ctx, ask, out) })
+	return c.repeat(ctx, false, repeats(ask.Op), func(conn *Conn) error { return conn.request(ctx, ask, out) })
 }
 
 // onConn calls request with the connection of ForRequest. It calls it again with the next connection if the first one

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Again:
     """Decides whether a request that failed is sent again, for the blocking client and for that of asyncio.
 
-    A request that did not run, because the server is leaving, is sent up to four times. A request that may have run is
-    sent again once, if that is harmless.
+    A request that did not run, because the server is leaving, is sent up to four times, and with a time limit until
+    that is reached. A request that may have run is sent again once, if that is harmless. Go's client has the same rule.
     """
 
     def __init__(self, client: Connection, repeatable: bool, limit: float | None) -> None:
@@ -38,4 +38,6 @@ class Again:
         if not isinstance(error, LeavingError):
             repeatable, self._repeatable = self._repeatable, False
             return 0.0 if repeatable else None
-        return self._pauses.pop() if self._pauses else None
+        if self._pauses:
+            return self._pauses.pop()
+        return None if self._end is None or time.monotonic() + 0.2 > self._end else 0.2

@@ -1,16 +1,25 @@
-"""Rules that Go and Python share: where the socket is, and who a peer is."""
+"""Rules that Go and Python share: where the socket is, who a peer is, and which requests are repeated."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from test_connection import Liar, frame
 
 import sharedtensor as st
+from sharedtensor import cbor, messages
+from sharedtensor.frames import HEADER
+from sharedtensor.op import Kind, Op
 from sharedtensor.users import is_nobody
 
 VARIABLES = ("SHARED_TENSOR_BASE_PATH", "XDG_RUNTIME_DIR", "TMPDIR")
@@ -71,3 +80,118 @@ def test_the_overflow_user_is_nobody(tmp_path: Path, uid: int, maps: str, want: 
     (tmp_path / "proc/self/uid_map").write_text(maps)
     (tmp_path / "proc/sys/kernel/overflowuid").write_text("65534\n")
     assert is_nobody(uid, tmp_path) is want
+
+
+class Faulty(Liar):
+    """An owner that ends its first connections in some way when a request of one operation arrives.
+
+    :ivar faults: what is still to happen: "leaving" says goodbye and refuses the request, "killed" ends the connection.
+    :ivar sent: how often the request arrived.
+    """
+
+    def __init__(self, path: str, op: Op, answer: bytes, faults: list[str]) -> None:
+        self.op, self.reply, self.faults, self.sent = op, answer, faults, 0
+        super().__init__(path, lambda conn, id: None)
+
+    def run(self) -> None:
+        while True:
+            try:
+                conn, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(conn,), daemon=True).start()
+
+    def serve(self, conn: socket.socket) -> None:
+        device = messages.DeviceInfo(uuid=bytes(16), type=1)
+        hello = messages.Hello(protocol=1, oldest=1, server="faulty", devices=[device], features=["conditions"])
+        with conn:
+            while len(head := conn.recv(16, socket.MSG_WAITALL)) == 16:
+                length, kind, _, id = HEADER.unpack(head)
+                body = conn.recv(length, socket.MSG_WAITALL)
+                if kind == Kind.HELLO:
+                    conn.sendall(frame(Kind.HELLO, 0, hello.encode()))
+                elif kind == Kind.REQUEST and not self.request(conn, id, body):
+                    return
+
+    def request(self, conn: socket.socket, id: int, body: bytes) -> bool:
+        """Answers a request. Returns False if the connection is to end."""
+        fault, answer = "", b"\xa0"
+        if cbor.decode(body, tags=cbor.VALUE_TAGS, depth=cbor.VALUE_DEPTH)[1] == self.op:
+            self.sent += 1
+            fault, answer = self.faults.pop(0) if self.faults else "", self.reply
+        if fault == "leaving":
+            conn.sendall(frame(Kind.GOODBYE, 0, messages.Goodbye(reason="upgrade").encode()))
+            error = messages.ErrorMessage(code=22, type="leaving", message="the owner is shutting down")
+            conn.sendall(frame(Kind.ERROR, id, error.encode()))
+        elif fault != "killed":
+            conn.sendall(frame(Kind.RESPONSE, id, answer))
+        return fault != "killed"
+
+
+LISTED = messages.Listed(models=[]).encode()
+CLIENTS: dict[str, tuple[Op, bytes, Callable[[st.Client[Any]], object], list[str]]] = {
+    "list": (Op.LIST, LISTED, lambda c: c.list(), ["ls"]),
+    "endpoints": (
+        Op.ENDPOINTS,
+        messages.EndpointsListed(endpoints=[]).encode(),
+        lambda c: c.endpoints(),
+        ["endpoints"],
+    ),
+    "withdraw": (Op.WITHDRAW, messages.Withdrawn().encode(), lambda c: c.withdraw("m"), ["withdraw", "m"]),
+    "rollback": (
+        Op.ROLLBACK,
+        messages.Published(version=2).encode(),
+        lambda c: c.rollback("m", 1),
+        ["rollback", "m", "1"],
+    ),
+}
+LASTING = ["leaving"] * 9
+CHANGES_NOTHING = {"list", "endpoints"}
+FAULTS: list[tuple[list[str], tuple[int, bool], tuple[int, bool]]] = [
+    # what happens to each request, then how often it is sent and whether it succeeds: first of requests that change
+    # nothing, then of others
+    ([], (1, True), (1, True)),
+    (["leaving"], (2, True), (2, True)),
+    (["leaving"] * 3, (4, True), (4, True)),
+    (LASTING, (4, False), (4, False)),
+    (["killed"], (2, True), (1, False)),
+    (["killed"] * 9, (2, False), (1, False)),
+    (["leaving", "killed"], (3, True), (2, False)),
+    (["killed", "leaving"], (3, True), (1, False)),
+]
+
+
+@pytest.mark.parametrize("client", ["python", "asyncio", "python with a limit", "go"])
+@pytest.mark.parametrize("name", CLIENTS)
+def test_requests_are_repeated_by_one_rule(programs: Path, folder: Path, name: str, client: str) -> None:
+    """Owners that leave, restart or are killed while a request is in flight."""
+    op, answer, request, command = CLIENTS[name]
+
+    async def asynchronous(path: str) -> None:
+        async with await st.aio.connect(path, framework="numpy", reconnect=2) as c:
+            await request(c)  # type: ignore[arg-type,misc]
+
+    for i, (faults, nothing, change) in enumerate(FAULTS):
+        path = str(folder / f"{i}.sock")
+        owner = Faulty(path, op, answer, [*faults])
+        if client == "go":
+            done = subprocess.run(
+                [str(programs / "sharedtensor"), *command, "--socket", path], capture_output=True, text=True, timeout=60
+            )
+            found = owner.sent, done.returncode == 0
+        else:
+            try:
+                if client == "asyncio":
+                    asyncio.run(asynchronous(path))
+                else:
+                    limit = 30 if "limit" in client else None
+                    with st.connect(path, framework="numpy", reconnect=2, timeout=limit) as c:
+                        request(c)
+                found = owner.sent, True
+            except (st.UnavailableError, st.ConnectionLostError):
+                found = owner.sent, False
+        owner.close()
+        want = nothing if name in CHANGES_NOTHING else change
+        if faults == LASTING and client in ("go", "python with a limit"):  # commands of Go have a time limit
+            want = (10, True)
+        assert found == want, faults

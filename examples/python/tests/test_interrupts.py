@@ -261,15 +261,18 @@ x = np.arange(4, dtype=np.float32)
 client = st.connect(sys.argv[1], framework="numpy")
 stop = threading.Event()
 thread = threading.Thread(target=storm)
-thread.start()
-right, cut, until = 0, 0, time.monotonic() + 2
-while time.monotonic() < until:
+right, cut, until, over = 0, 0, time.monotonic() + 2, False
+while not over:
     try:
-        y = client.call("transform", x=x, scale=right % 100, timeout=20)
-        if not np.array_equal(y, x * (right % 100)):
-            stop.set()
-            sys.exit("a wrong result")
-        right += 1
+        if not thread.ident:
+            thread.start()
+        while time.monotonic() < until:
+            y = client.call("transform", x=x, scale=right % 100, timeout=20)
+            if not np.array_equal(y, x * (right % 100)):
+                stop.set()
+                sys.exit("a wrong result")
+            right += 1
+        over = True
     except HandlerError:
         cut += 1
 while thread.is_alive():
