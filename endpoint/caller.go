@@ -129,8 +129,28 @@ func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, erro
 // Call is [Calls].Call with a typed result.
 func Call[Out any](ctx context.Context, c Calls, name string, in any) (Out, error) {
 	var out Out
+	if err := checkCaller(c); err != nil {
+		return out, fmt.Errorf("call %s: %w", status.Shown(name), err)
+	}
 	err := c.Call(ctx, name, in, &out)
 	return out, err
+}
+
+// checkCaller returns [ErrInvalid] if c is nil, also as a nil client or server in the interface.
+func checkCaller(c Calls) error {
+	switch c := c.(type) {
+	case nil:
+		return fmt.Errorf("%w: the caller is nil", ErrInvalid)
+	case *Client:
+		if c == nil {
+			return fmt.Errorf("%w: the client is nil", ErrInvalid)
+		}
+	case *Server:
+		if c == nil {
+			return fmt.Errorf("%w: the server is nil", ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // Stub returns the endpoint as a Go function.
@@ -143,6 +163,11 @@ func Stub[In, Out any](c Calls, name string) func(context.Context, In) (Out, err
 // Stream waits for a result.
 func Stream[Out any](ctx context.Context, c Calls, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
+		if err := checkCaller(c); err != nil {
+			var none Out
+			yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
+			return
+		}
 		for decode, err := range c.Stream(ctx, name, in) {
 			var out Out
 			if err == nil {

@@ -78,6 +78,9 @@ func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict,
 }
 
 func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
+	if sd == nil {
+		return 0, fmt.Errorf("%w: the state dict is nil", ErrInvalid)
+	}
 	if opts.Digests {
 		if err := knowsDigests(ctx, c.conn); err != nil {
 			return 0, err

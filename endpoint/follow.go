@@ -108,6 +108,12 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 // Errors: the cause of ctx with the reason why no version was attached; [ErrClosed] if the client is closed;
 // [ErrPermission] and other errors that waiting cannot resolve. The caller closes the follower.
 func Follow[T any](ctx context.Context, c *Client, name string, prepare func(ctx context.Context, v ModelVersion) (T, error), opts FollowOptions) (*Follower[T], error) {
+	switch {
+	case c == nil:
+		return nil, fmt.Errorf("follow %s: %w: the client is nil", status.Shown(name), ErrInvalid)
+	case prepare == nil:
+		return nil, fmt.Errorf("follow %s: %w: the function prepare is nil", status.Shown(name), ErrInvalid)
+	}
 	w, err := c.watch(ctx, true, name)
 	if err != nil {
 		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)

@@ -38,6 +38,9 @@ type Ref[T any] struct {
 // closes the Ref. c must be a [Caller], such as a [Client], a [Server] or a struct that embeds one; otherwise the error is
 // errors.ErrUnsupported. If the result is not a managed object, the error is [ErrInvalid].
 func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
+	if err := checkCaller(c); err != nil {
+		return nil, fmt.Errorf("call %s: %w", status.Shown(name), err)
+	}
 	h, ok := c.(Caller)
 	if !ok {
 		return nil, fmt.Errorf("call %s: %w: a %T keeps no references to managed objects", status.Shown(name), errors.ErrUnsupported, c)
@@ -48,6 +51,9 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 // ResultManaged is [Task.Result] with a typed value that keeps the reference to the result's object, with the errors of
 // [CallManaged]. Each call has a separate reference. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, t *Task) (*Ref[T], error) {
+	if t == nil {
+		return nil, fmt.Errorf("%w: the task is nil", ErrInvalid)
+	}
 	return keepResult[T](ctx, t.of, client.Call{Task: t.at}, "task", t.ID)
 }
 

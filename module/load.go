@@ -53,6 +53,9 @@ type LoadOptions struct {
 // When ctx ends, Load returns its error within the time of one piece of 64 MiB. After an error no memory, descriptor or
 // goroutine is left. Errors name the file.
 func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions) (*StateDict, error) {
+	if err := driver.CheckDevice(dev); err != nil {
+		return nil, err
+	}
 	model, err := OpenModel(path)
 	if err != nil {
 		return nil, err
@@ -87,6 +90,9 @@ func loadTied(ctx context.Context, dev driver.Device, model *safetensors.Model, 
 
 // LoadModel is [Load] for an open model, with the ties that it has. It borrows the model.
 func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
+	if err := driver.CheckDevice(dev); err != nil {
+		return nil, err
+	}
 	if opts.Warn != nil {
 		for _, warning := range model.Warnings() {
 			opts.Warn(warning)

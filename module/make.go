@@ -40,6 +40,9 @@ func Empty(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
 }
 
 func newStateDict(dev driver.Device, specs []NamedSpec, zeroed bool) (_ *StateDict, err error) {
+	if err := driver.CheckDevice(dev); err != nil {
+		return nil, err
+	}
 	slabs := byDevice(dev, specs)
 	manifest := &Manifest{Tensors: make([]TensorSpec, len(specs))}
 	for i, s := range slabs {

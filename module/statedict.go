@@ -18,6 +18,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -76,9 +77,12 @@ func (sd *StateDict) makeAll() {
 	sd.views, sd.used = nil, nil
 }
 
-// Set adds t under a new name. It takes ownership of t and closes it on an error. Errors are [ErrName] and
-// [ErrDuplicateName].
+// Set adds t under a new name. It takes ownership of t and closes it on an error. Errors are [ErrName],
+// [ErrDuplicateName], and [driver.ErrInvalid] for a nil tensor.
 func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
+	if t == nil {
+		return fmt.Errorf("%w: the tensor %s is nil", driver.ErrInvalid, quote(name))
+	}
 	err := checkName(name)
 	if _, twice := sd.index.find(sd.names, name); err == nil && twice {
 		err = fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))

@@ -69,12 +69,18 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 // Zeros returns an owned, row-major tensor of zeros in new memory on dev. It returns the errors of [Spec.Validate] and of
 // Alloc.
 func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+	if err := driver.CheckDevice(dev); err != nil {
+		return nil, err
+	}
 	return newTensor(dev.Alloc, dt, shape)
 }
 
 // Empty is [Zeros] for callers that write all elements. On a [driver.UninitializedAllocator] the elements are not zeroed
 // and may hold data that this program left there. On other devices they are 0.
 func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+	if err := driver.CheckDevice(dev); err != nil {
+		return nil, err
+	}
 	if u, can := dev.(driver.UninitializedAllocator); can {
 		return newTensor(u.AllocUninitialized, dt, shape)
 	}

@@ -134,6 +134,7 @@ var replacements = map[string]replaced{
 type inFlight struct {
 	kind, id string
 	outcome  chan error
+	accepted bool                            // the owner has accepted the task; read after the outcome
 	late     func(ctx context.Context) error // what the caller does after the replacement has begun; may be nil
 }
 
@@ -175,7 +176,7 @@ func begin(ctx context.Context, c *endpoint.Client, kind string, n int, takes ti
 			f.outcome <- nil
 		case strings.HasPrefix(kind, "submitted "):
 			task, err := c.Submit(ctx, strings.TrimPrefix(kind, "submitted "), in)
-			if err == nil {
+			if f.accepted = err == nil; f.accepted {
 				err = result(ctx, task)
 			}
 			f.outcome <- err
@@ -324,9 +325,11 @@ func testReplaced(t *testing.T, way replaced, n int) {
 		case err == nil:
 			require.Equal(t, 1, times, f.id)
 		case way.graceful:
-			require.Zero(t, times, "%s: %v", f.id, err)
 			require.False(t, way.next, "%s: %v", f.id, err)
 			require.ErrorIs(t, err, endpoint.ErrUnavailable, f.id)
+			if !f.accepted { // the submitter of a task that ran may come too late for its result
+				require.Zero(t, times, "%s: %v", f.id, err)
+			}
 		}
 	}
 	t.Logf("%d submissions meanwhile", len(meanwhile))

@@ -55,25 +55,41 @@ type requests struct {
 	spare   []*waiter                         // waiters of answered requests, for reuse
 	events  map[uint64]func(wire.Frame) error // by request id
 	lastID  uint64
-	err     error         // why the connection takes no new requests
-	over    chan struct{} // closed when err is set
-	tasks   bool          // a task was submitted: the owner ends the connection when it has ended
+	err     error               // why the connection takes no new requests
+	over    chan struct{}       // closed when err is set
+	tasks   map[string]struct{} // submitted and not settled: the owner ends the connection when they have ended
 }
 
 // overLocked ends a connection if its owner has said goodbye and has answered all requests. It leaves a connection on which
 // tasks were submitted to the owner.
 func (r *requests) overLocked() error {
-	if r.err != nil && len(r.pending) == 0 && !r.tasks {
+	if r.err != nil && len(r.pending) == 0 && len(r.tasks) == 0 {
 		return r.err
 	}
 	return nil
 }
 
+// maxOpenTasks is the maximum number of tasks that a connection records. Beyond it the owner ends the connection earlier.
+const maxOpenTasks = 4096
+
 // submitted records that a task was submitted.
-func (r *requests) submitted() {
+func (r *requests) submitted(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tasks = true
+	if r.tasks == nil {
+		r.tasks = map[string]struct{}{}
+	}
+	if len(r.tasks) < maxOpenTasks {
+		r.tasks[id] = struct{}{}
+	}
+}
+
+// settled records that nothing more is expected of a task. It reports whether the connection is over.
+func (r *requests) settled(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.tasks, id)
+	return r.overLocked() != nil
 }
 
 // answersTasks reports whether requests about tasks can be sent.

@@ -27,7 +27,7 @@ func (c *Client) Submit(ctx context.Context, call Call) (t TaskID, info message.
 	err = c.onConn(ctx, func(conn *Conn) error {
 		err := c.askOn(ctx, conn, message.OpSubmit, call, &info)
 		if err == nil {
-			conn.submitted()
+			conn.submitted(info.ID)
 			t = TaskID{info.ID, conn}
 		}
 		return err
@@ -54,6 +54,9 @@ func (c *Client) AskTask(ctx context.Context, t *TaskID, op message.Op, out any)
 func (c *Client) fetchTask(ctx context.Context, call Call, out any) (ref *Reference, err error) {
 	err = c.onTask(ctx, call.Task, func(conn *Conn) (err error) {
 		ref, err = c.fetchOn(ctx, conn, call, out)
+		if ctx.Err() == nil && conn.settled(call.Task.ID) {
+			conn.transport.Close()
+		}
 		return err
 	})
 	return ref, err

@@ -202,11 +202,20 @@ func (d *decoder) decodeList(data []byte, v reflect.Value) ([]byte, error) {
 		v.Set(reflect.MakeSlice(v.Type(), n, n))
 	}
 	for i := range n {
+		if v.Kind() == reflect.Slice && d.lacksTensor(rest, v.Type()) {
+			return nil, inElement(i, noValue(v.Type().Elem()))
+		}
 		if rest, err = d.decode(rest, v.Index(i)); err != nil {
 			return nil, inElement(i, err)
 		}
 	}
 	return rest, nil
+}
+
+// lacksTensor reports whether the next item of an argument is null where t, a slice or a map, has a tensor. A function does
+// not expect nil tensors there, unlike in an array, which has no other way to omit one.
+func (d *decoder) lacksTensor(data []byte, t reflect.Type) bool {
+	return d.strict && len(data) > 0 && IsNull(data[:1]) && IsTensor(t.Elem())
 }
 
 // decodeFieldList decodes a struct that is encoded as a list of its fields.
@@ -245,6 +254,9 @@ func (d *decoder) decodeMap(data []byte, v reflect.Value) ([]byte, error) {
 		}
 		if v.MapIndex(k).IsValid() {
 			return nil, unfit("the key %s occurs twice", status.Shown(fmt.Sprint(k)))
+		}
+		if d.lacksTensor(after, t) {
+			return nil, inKey(k, noValue(t.Elem()))
 		}
 		value := reflect.New(t.Elem()).Elem()
 		var err error

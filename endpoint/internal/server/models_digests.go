@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -223,7 +224,7 @@ func (j *digestJob) wait(ctx context.Context) error {
 	case <-j.done:
 		return j.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ended.Cause(ctx)
 	}
 }
 

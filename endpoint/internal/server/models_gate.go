@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 )
 
 // gate counts changes of the catalog and stops them while a successor adopts it. The zero value is open.
@@ -19,7 +20,7 @@ type gate struct {
 // enter begins a change. It waits while the gate is shut, and fails with [status.ErrLeaving] if a successor serves.
 func (g *gate) enter(ctx context.Context) error {
 	for {
-		if err := context.Cause(ctx); err != nil {
+		if err := ended.Cause(ctx); err != nil {
 			return err
 		}
 		g.mu.Lock()
@@ -70,7 +71,7 @@ func (g *gate) close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		g.open(false)
-		return context.Cause(ctx)
+		return ended.Cause(ctx)
 	}
 }
 

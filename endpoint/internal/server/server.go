@@ -21,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -197,7 +198,7 @@ func (s *Server) Drain(ctx context.Context, linger time.Duration, leaving func()
 	select {
 	case <-s.Sessions.Done():
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		err = ended.Cause(ctx)
 	}
 	return errors.Join(err, s.close(lateGrace))
 }

@@ -27,6 +27,7 @@ func TestHostileFrames(t *testing.T) {
 		{"nested arrays", func(p *fixture.Peer) { p.Conn.Send(wire.KindRequest, 1, []byte(strings.Repeat("\x81", 1000)+"\x00")) }, "request 1"},
 		{"an indefinite length", func(p *fixture.Peer) { p.Conn.Send(wire.KindRequest, 1, []byte{0xbf, 0xff}) }, "request 1"},
 		{"two items", func(p *fixture.Peer) { p.Conn.Send(wire.KindRequest, 1, []byte{0xa1, 0x01, 0x01, 0xa0}) }, "request 1"},
+		{"a cancellation that is none", func(p *fixture.Peer) { p.Conn.Send(wire.KindCancel, 7, []byte{0x01}) }, "cancellation of request 7"},
 		{"a frame beyond the limit", func(p *fixture.Peer) { p.Conn.Send(wire.KindRequest, 1, make([]byte, 2<<20)) }, "limit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -55,6 +55,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "not aligned", Err: tensor.ErrAlignment},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "invalid", Err: driver.ErrInvalid, Class: true},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "no file layout", Err: module.ErrLayout},
+	message.CodeRow{Code: message.CodeInvalidArgument, Type: "file format", Err: module.ErrFormat},
 	message.CodeRow{Code: message.CodePermissionDenied, Type: "held by another", Err: catalog.ErrNotHolder},
 	message.CodeRow{Code: message.CodePermissionDenied, Type: "read-only", Err: driver.ErrReadOnly},
 	message.CodeRow{Code: message.CodeOutOfMemory, Type: "out of memory", Err: driver.ErrOutOfMemory, Class: true},

@@ -16,6 +16,9 @@ type Devices map[driver.UUID]driver.Device
 func NewDevices(devices []driver.Device) (Devices, error) {
 	set := make(Devices, len(devices))
 	for _, dev := range devices {
+		if err := driver.CheckDevice(dev); err != nil {
+			return nil, status.Configuration(err)
+		}
 		info := dev.Info()
 		if info.UUID.IsZero() {
 			return nil, status.Configuration(fmt.Errorf("%w: device %s has no UUID, so no other process could find it", status.ErrInvalid, info))

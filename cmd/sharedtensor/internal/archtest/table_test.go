@@ -122,7 +122,7 @@ var Table = []Row{
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "endpoint/internal/status", "endpoint/internal/codec",
 			"endpoint/internal/transfer", "endpoint/internal/transport", "endpoint/internal/engine",
-			"endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/keep", "endpoint/access", "internal/logs",
+			"endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/keep", "endpoint/access", "internal/ended", "internal/logs",
 		},
 	},
 	{Package: "endpoint/internal/proctest", Ours: []string{"driver/drivertest", "wire", "wire/message"}, Theirs: []string{testify}},

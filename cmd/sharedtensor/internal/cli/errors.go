@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -64,7 +65,7 @@ func Report(err error, stderr io.Writer) int {
 		return ExitFailure
 	}
 	text := err.Error()
-	if errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrCancelled) {
+	if errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrCancelled) && !errors.Is(err, endpoint.ErrUnavailable) {
 		text = "interrupted"
 	}
 	fmt.Fprintln(stderr, "sharedtensor: "+term.Printable(OneLine(text)))
