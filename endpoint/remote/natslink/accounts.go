@@ -143,6 +143,11 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 		}
 	}
 	made.published = v.published
+	for _, subject := range widest(slices.Clone(v.published)) {
+		if err := account.AddMapping(subject, withReferences(inward(subject))); err != nil {
+			return nil, err
+		}
+	}
 	direct := widest(v.direct)
 	for _, subject := range direct {
 		to := inDomain(a.domain, subject)
@@ -157,7 +162,11 @@ func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 		if covers(direct, subject) {
 			continue // the client may do all of it, and would get two answers
 		}
-		if err := share(global, account, subject, made.gateway()+subject); err != nil {
+		from := subject
+		if !strings.HasPrefix(subject, api) {
+			from = inward(subject)
+		}
+		if err := share(global, account, from, made.gateway()+subject); err != nil {
 			return nil, err
 		}
 	}
@@ -197,6 +206,22 @@ func counted(subject string) bool {
 		return false
 	}
 	return !strings.HasPrefix(subject, ackSubjects)
+}
+
+// inward returns the subject to which the server maps a client's publications. Listeners of the client's account do not
+// receive those, only the message that the gate has checked and published.
+func inward(subject string) string { return gateRoot + "." + subject }
+
+// withReferences returns a pattern as the destination of a mapping, in which each wildcard has the number of the source's.
+func withReferences(subject string) string {
+	words, wildcards := strings.Split(subject, "."), 0
+	for i, word := range words {
+		if word == "*" {
+			wildcards++
+			words[i] = fmt.Sprintf("{{wildcard(%d)}}", wildcards)
+		}
+	}
+	return strings.Join(words, ".")
 }
 
 // share lets the clients of an account send requests on a subject, which arrive in the global account on another one.

@@ -175,9 +175,9 @@ func (v *services) bypass(subjects ...string) {
 	v.permitted, v.direct = append(v.permitted, subjects...), append(v.direct, subjects...)
 }
 
-// publish permits publications that the gate receives on another subject.
+// publish permits publications. The server maps them before it checks the client's permissions.
 func (v *services) publish(subject, gated string) {
-	v.permitted, v.published, v.gated = append(v.permitted, subject), append(v.published, subject), append(v.gated, gated)
+	v.permitted, v.published, v.gated = append(v.permitted, inward(subject)), append(v.published, subject), append(v.gated, gated)
 }
 
 // pullers is the consumer that all takers of a queue share.

@@ -36,7 +36,8 @@ func startCluster(t *testing.T, store string, port, leafPort int, security *tls.
 	t.Helper()
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "cluster", Host: "127.0.0.1", Port: port, JetStream: true, JetStreamDomain: "hub", StoreDir: store, NoSigs: true,
-		TLSConfig: security, TLSTimeout: 5,
+		JetStreamMaxStore: 1 << 40, // streams reserve their limits; the default depends on the disk's free space
+		TLSConfig:         security, TLSTimeout: 5,
 		LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: leafPort, TLSConfig: security, TLSTimeout: 5},
 	})
 	require.NoError(t, err)
@@ -85,10 +86,8 @@ func TestLeafNodeOutlivesItsCluster(t *testing.T) {
 	case <-time.After(remotetest.Patience):
 		t.Fatal("the item was not heard")
 	}
-	// A listener of the identity that wrote the item can hear it twice: as the client's message, and as the one that the gate
-	// has checked and stored.
 	require.NoError(t, listener.Flush())
-	require.LessOrEqual(t, len(heard), 1)
+	require.Empty(t, heard, "the item was delivered twice")
 
 	_, port, err := net.SplitHostPort(cluster.Addr().String())
 	require.NoError(t, err)
