@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -24,7 +25,7 @@ import (
 // Requests of kpu.torch.Service select a model with the parameters "model", "version" and "tensor". Without "tensor"
 // they receive the model's tensors in order. ReceiveTensors publishes each tensor as a version of the model named by
 // "model" in the metadata. Without it, the model is named "received-" and the tensor's id. Only the last Keep of the models
-// named in this way stay published.
+// of an identity that are named in this way stay published.
 type Models struct {
 	// Client returns the connection to the owner. Borrowed.
 	Client func() (*endpoint.Client, error)
@@ -34,13 +35,13 @@ type Models struct {
 	Allow func(ctx context.Context, right access.Right, model string) error
 	// Published is called for each version that a sender has published. It may be nil.
 	Published func(ctx context.Context, model string, version uint64, bytes int64)
-	// Keep is the number of unnamed tensors and sets that stay published. The default is 64.
+	// Keep is the number of unnamed tensors and sets of each identity that stay published. The default is 64.
 	Keep int
 	// Logger receives messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 
 	mu      sync.Mutex
-	unnamed []string // models without a name, oldest first
+	unnamed map[string][]string // models without a name by the identity that sent them, oldest first
 }
 
 // unnamedPrefix is the prefix of the names of models for tensors and sets without a name.
@@ -180,18 +181,9 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 	return version, err
 }
 
-// withdrawOldest records a model without a name, and withdraws the oldest one if there are more than Keep.
+// withdrawOldest records a model without a name, and withdraws the oldest one of its sender if there are more than Keep.
 func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, name string) {
-	keep := m.Keep
-	keep = cmp.Or(keep, 64)
-	m.mu.Lock()
-	m.unnamed = append(slices.DeleteFunc(m.unnamed, func(n string) bool { return n == name }), name)
-	oldest := ""
-	if len(m.unnamed) > keep {
-		oldest = m.unnamed[0]
-		m.unnamed = m.unnamed[1:]
-	}
-	m.mu.Unlock()
+	oldest := m.recordUnnamed(admission.Sender(ctx).Key(), name)
 	if oldest == "" {
 		return
 	}
@@ -202,4 +194,26 @@ func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, na
 		}
 		log.Warn("cannot withdraw a model without a name", "model", oldest, "error", err)
 	}
+}
+
+// recordUnnamed records a model without a name, and returns the oldest one of its sender if there are more than Keep.
+func (m *Models) recordUnnamed(sender, name string) (oldest string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unnamed == nil {
+		m.unnamed = make(map[string][]string)
+	}
+	for key, names := range m.unnamed { // a name belongs to the latest sender that published it
+		if names = slices.DeleteFunc(names, func(n string) bool { return n == name }); len(names) == 0 {
+			delete(m.unnamed, key)
+			continue
+		}
+		m.unnamed[key] = names
+	}
+	own := append(m.unnamed[sender], name)
+	if len(own) > cmp.Or(m.Keep, 64) {
+		oldest, own = own[0], own[1:]
+	}
+	m.unnamed[sender] = own
+	return oldest
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 )
 
@@ -26,6 +29,7 @@ import (
 type transfer struct {
 	address               string
 	useTLS, network       bool
+	plaintext             bool // a token may be sent without TLS
 	ca, token             string
 	clientCert, clientKey string
 	json                  bool
@@ -39,6 +43,7 @@ func (t *transfer) add(c *cobra.Command, direction string) {
 	f.StringVar(&t.clientCert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&t.clientKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&t.token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token for the gateway (default: SHAREDTENSOR_TOKEN)")
+	f.BoolVar(&t.plaintext, "insecure-token", false, "send the token without TLS also to another host, where the network can read it")
 	f.BoolVar(&t.network, "network", false, "transfer the bytes over gRPC even if the gateway's owner is on this host")
 	f.BoolVar(&t.json, "json", false, "print JSON")
 }
@@ -60,6 +65,9 @@ func (b bearer) RequireTransportSecurity() bool { return b.tls }
 func (t *transfer) dial() (*grpc.ClientConn, error) {
 	secure := t.useTLS || t.ca != "" || t.clientCert != ""
 	transport := insecure.NewCredentials()
+	if t.token != "" && !secure && !t.plaintext && !t.loopback() {
+		return nil, usageError{fmt.Errorf("the token would go to %s without encryption: use --tls, or --insecure-token to send it anyway", t.address)}
+	}
 	if secure {
 		config, err := t.tlsConfig()
 		if err != nil {
@@ -75,6 +83,15 @@ func (t *transfer) dial() (*grpc.ClientConn, error) {
 		options = append(options, grpc.WithPerRPCCredentials(bearer{t.token, secure}))
 	}
 	return grpc.NewClient(t.address, options...)
+}
+
+// loopback reports whether the gateway's address is one of this host that no other host can have.
+func (t *transfer) loopback() bool {
+	if strings.HasPrefix(t.address, "unix:") {
+		return true
+	}
+	name, _, err := net.SplitHostPort(t.address)
+	return err == nil && local.Loopback(name)
 }
 
 func (t *transfer) tlsConfig() (*tls.Config, error) {
@@ -110,8 +127,8 @@ type link struct {
 	owner  *endpoint.Client // nil if bytes must be transferred
 }
 
-// open connects to the gateway. If its owner is on this host, open also connects to the owner's socket, unless
-// --network was given or the socket is not usable.
+// open connects to the gateway. If the gateway has a loopback address and its owner is on this host, open also connects to the
+// owner's socket, unless --network was given or the socket is not usable.
 func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err error) {
 	l = &link{}
 	defer func() {
@@ -133,7 +150,7 @@ func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err e
 	if err != nil {
 		return l, fmt.Errorf("no gateway answers on %s: %w", t.address, err)
 	}
-	if socket == "" || t.network {
+	if socket == "" || t.network || !t.loopback() { // another host must not choose a socket of this one
 		return l, nil
 	}
 	owner, err := endpoint.Dial(local, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{l.device}, Label: "sharedtensor-gateway"})
