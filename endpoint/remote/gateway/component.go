@@ -90,8 +90,10 @@ type Env struct {
 	// policy.
 	Scopes func() []string
 
-	audit    *slog.Logger
-	refusals *prometheus.CounterVec // by right
+	audit *slog.Logger
+
+	requireAudit bool                   // changes need a record
+	refusals     *prometheus.CounterVec // by right
 }
 
 // Mux registers handlers. *http.ServeMux implements it.

@@ -71,6 +71,9 @@ type Config struct {
 	Policy string
 	// Audit is a file to which a line of JSON is appended for each change. Empty means the log.
 	Audit string
+	// RequireAudit refuses a change if its record cannot be written to Audit. Changes through the embedded NATS server are
+	// recorded after they are made, and are not refused.
+	RequireAudit bool
 	// AccessLog is a file to which a line of JSON is appended for each request. Empty means the log, and Off none.
 	AccessLog string
 	// AllowHosts lists host names, in addition to loopback names, that browsers may use to address a gateway without
@@ -164,6 +167,7 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, one per line: TOKEN [NAME [read-only]], or a directory of files NAME; reloaded when it changes")
 	set.StringVar(&c.Policy, "policy", c.Policy, "file of the rights of tokens and certificates, in YAML; reloaded when it changes (default: all rights)")
 	set.StringVar(&c.Audit, "audit", c.Audit, "append a line of JSON for each change to this file (default: the log)")
+	set.BoolVar(&c.RequireAudit, "require-audit", c.RequireAudit, "refuse changes whose record cannot be written to --audit")
 	set.StringVar(&c.AccessLog, "access-log", c.AccessLog, `append a line of JSON for each request to this file, or "off" (default: the log, at level info)`)
 	set.StringSliceVar(&c.AllowHosts, "allow-hosts", c.AllowHosts, "host names, in addition to loopback names, that requests without identity may use")
 	set.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback without TLS or identity")
@@ -194,6 +198,9 @@ func (c *Config) Check() error {
 	}
 	if exposed(c.Debug) {
 		bad("debug", "pprof shows the memory of the program: %s must be a loopback address", c.Debug)
+	}
+	if c.RequireAudit && c.Audit == "" {
+		bad("require-audit", "there is no file to write: set --audit")
 	}
 	if err := c.checkNATS(); err != nil {
 		bad("nats", "%w", err)

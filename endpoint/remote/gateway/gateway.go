@@ -434,7 +434,7 @@ func (g *Gateway) env(c Component) (*Env, error) {
 	env := &Env{
 		Owner: g.owner, Devices: g.devices, Arrivals: g.arrivals, NATS: g.nats, Metrics: g.metrics, Calls: g.calls, Logger: g.log.With("component", c.Name()),
 		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), MaxMessage: g.maxMessage(), Stall: g.config.Stall, Admission: g.admitted, Digests: &g.digests, Serving: g.serving, Advertise: g.Addresses(), Version: g.version,
-		audit: g.audit, refusals: g.refusals,
+		audit: g.audit, refusals: g.refusals, requireAudit: g.config.RequireAudit,
 	}
 	if g.ids.policy != nil && g.natsServer != nil {
 		env.Scopes = g.ids.policy.scopes

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/internal/logs"
@@ -23,7 +24,23 @@ func (e *Env) Allow(ctx context.Context, right access.Right, name string) error 
 	if (right == access.Publish || right == access.Withdraw) && e.ReadOnly {
 		return e.refusedBy(right.String(), errReadOnlyGateway)
 	}
-	return e.refusedBy(right.String(), admission.Sender(ctx).Allow(right, name))
+	err := e.refusedBy(right.String(), admission.Sender(ctx).Allow(right, name))
+	if err == nil && (right == access.Publish || right == access.Withdraw) {
+		err = e.recordRequest(ctx, right.String(), "model", name)
+	}
+	return err
+}
+
+// recordRequest writes a line about a change before it is made, with --require-audit. It returns an error if the line cannot
+// be written, so that no change is made without a record.
+func (e *Env) recordRequest(ctx context.Context, change string, attrs ...any) error {
+	if !e.requireAudit {
+		return nil
+	}
+	if err := record(ctx, e.audit, admission.Sender(ctx), change, append([]any{"state", "requested"}, attrs...)); err != nil {
+		return fmt.Errorf("%w: this gateway requires a record of each change, and its audit log cannot be written", endpoint.ErrUnavailable)
+	}
+	return nil
 }
 
 // RequestLimit returns the limit of one request of the sender that is held in memory: its quota of a message, or
@@ -38,7 +55,10 @@ func (e *Env) AllowControl(ctx context.Context) error {
 	if e.ReadOnly {
 		return e.refusedBy("control", errReadOnlyGateway)
 	}
-	return e.refusedBy("control", admission.Sender(ctx).AllowControl())
+	if err := e.refusedBy("control", admission.Sender(ctx).AllowControl()); err != nil {
+		return err
+	}
+	return e.recordRequest(ctx, "control")
 }
 
 // AllowChange returns nil if the sender and the gateway are not read-only.
@@ -46,7 +66,10 @@ func (e *Env) AllowChange(ctx context.Context) error {
 	if e.ReadOnly {
 		return e.refusedBy("change", errReadOnlyGateway)
 	}
-	return e.refusedBy("change", admission.Sender(ctx).AllowChange())
+	if err := e.refusedBy("change", admission.Sender(ctx).AllowChange()); err != nil {
+		return err
+	}
+	return e.recordRequest(ctx, "change")
 }
 
 var errReadOnlyGateway = fmt.Errorf("%w: the gateway runs with --read-only", admission.ErrReadOnly)
@@ -87,6 +110,11 @@ func (e *Env) Audited(ctx context.Context, change string, attrs ...any) {
 }
 
 func audit(ctx context.Context, log *slog.Logger, id Identity, change string, attrs ...any) {
+	_ = record(ctx, log, id, change, attrs) // reported and counted by the log's writer
+}
+
+// record writes one line and returns the error of the log's writer.
+func record(ctx context.Context, log *slog.Logger, id Identity, change string, attrs []any) error {
 	attrs = append([]any{"change", change, "identity", id.Name, "method", id.Method}, attrs...)
 	if id.ID != "" {
 		attrs = append(attrs, "token_id", id.ID)
@@ -97,7 +125,12 @@ func audit(ctx context.Context, log *slog.Logger, id Identity, change string, at
 	if trace := traceID(ctx); trace != "" {
 		attrs = append(attrs, "trace_id", trace)
 	}
-	log.Info("audit", attrs...)
+	if !log.Enabled(ctx, slog.LevelInfo) {
+		return nil
+	}
+	r := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
+	r.Add(attrs...)
+	return log.Handler().Handle(ctx, r)
 }
 
 // openLogs opens the audit log and the access log. Without files, their lines go to the gateway's log.

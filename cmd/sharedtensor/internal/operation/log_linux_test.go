@@ -277,3 +277,65 @@ func TestAuditOnFullDisk(t *testing.T) {
 		})
 	}
 }
+
+// With --require-audit, the gateway refuses a change that it cannot record. Without it, it counts the lost records.
+func TestGatewayAuditOnFullDisk(t *testing.T) {
+	gateway := buildGateway(t)
+	for _, required := range []bool{false, true} {
+		t.Run(fmt.Sprintf("required %v", required), func(t *testing.T) {
+			p := newPlace(t)
+			disk := p.smallDisk()
+			path, audit := p.model("m.safetensors", 1<<10), filepath.Join(disk, "audit.jsonl")
+			p.serve()
+			const models = 40
+			for n := range models {
+				p.must("publish", fmt.Sprintf("m%d=%s", n, path))
+			}
+			cmd := exec.Command(gateway, "serve", "--owner", p.socket(), "--http", "127.0.0.1:25372", "--grpc", "off", "--nats", "off",
+				"--audit", audit, fmt.Sprintf("--require-audit=%v", required), "--lame-duck", "0s", "--drain", "1s")
+			g := p.start(cmd)
+			client := http.Client{Timeout: 5 * time.Second}
+			request := func(method, path string) (int, string) {
+				r, err := http.NewRequest(method, "http://127.0.0.1:25372"+path, nil)
+				require.NoError(t, err)
+				answer, err := client.Do(r)
+				if err != nil {
+					return 0, err.Error()
+				}
+				defer answer.Body.Close()
+				text, err := io.ReadAll(answer.Body)
+				require.NoError(t, err)
+				return answer.StatusCode, string(text)
+			}
+			p.eventually("the gateway is ready", func() bool { code, _ := request("GET", "/readyz"); return code == http.StatusOK })
+			code, text := request("DELETE", "/v1/models/m0")
+			require.Equal(t, http.StatusNoContent, code, text)
+			remove := fill(t, disk, 0)
+			done, refused := 1, 0
+			for n := range models - 2 { // until the last page of the file is full
+				code, text := request("DELETE", fmt.Sprintf("/v1/models/m%d", n+1))
+				if code == http.StatusNoContent {
+					done++
+					continue
+				}
+				require.True(t, required, text)
+				require.Equal(t, http.StatusServiceUnavailable, code, text)
+				require.Contains(t, text, "audit log cannot be written")
+				refused++
+			}
+			written := records(t, audit, "withdraw")
+			require.Contains(t, g.out.String(), "records are missing in a log file")
+			if required {
+				require.Positive(t, refused)
+				require.InDelta(t, done, written, 1, "the line after a change may be lost, the one before is there")
+			} else {
+				require.Less(t, written, done)
+			}
+			remove()
+			code, text = request("DELETE", fmt.Sprintf("/v1/models/m%d", models-1))
+			require.Equal(t, http.StatusNoContent, code, text)
+			require.Equal(t, written+1, records(t, audit, "withdraw"))
+			g.stop(8 * time.Second)
+		})
+	}
+}
