@@ -46,6 +46,7 @@ func (g *Gateway) registerGauges() {
 		return 0
 	})
 	gauge("request_bytes", "Bytes of requests that are held until they are processed.", func() float64 { return float64(g.admitted.Requests.Used()) })
+	gauge("request_limit_bytes", "Limit of the bytes of requests: --max-in-flight.", func() float64 { return float64(g.config.MaxInFlight) })
 	gauge("calls", "Calls of HTTP and gRPC that run.", func() float64 { return float64(g.admitted.Running()) })
 	g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "sharedtensor_gateway_owner_attaches_total", Help: "How often an owner came or came back.",

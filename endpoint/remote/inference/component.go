@@ -188,6 +188,9 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- callsMetric
 	ch <- rowsMetric
 	ch <- waitingMetric
+	for _, metric := range tritonMetrics {
+		ch <- metric.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -202,6 +205,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		_, calls := r.batchMessages()
+		collectTriton(ch, m, calls)
 		ch <- prometheus.MustNewConstMetric(callsMetric, prometheus.CounterValue, float64(calls), m.name)
 		ch <- prometheus.MustNewConstMetric(rowsMetric, prometheus.CounterValue, float64(r.inferences.Load()), m.name)
 		for outcome, d := range map[string]*duration{"success": &r.success, "fail": &r.fail} {
