@@ -20,6 +20,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // A fault is a condition under which an owner is restarted. The file "fault" in the directory of a crash test has its text.
@@ -276,4 +278,80 @@ func TestPublishBesideVersionThatIsNotAdopted(t *testing.T) {
 		got = append(got, fmt.Sprint(a.Name, a.Version, " ", a.Current))
 	}
 	require.Equal(t, []string{"a1 false", "a2 true", "b3 true"}, got)
+}
+
+// smallImports is a device that has no memory for imports of more than 1 MiB.
+type smallImports struct{ driver.Device }
+
+func (d smallImports) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
+	if h.Bytes > 1<<20 {
+		return nil, driver.ErrOutOfMemory
+	}
+	return d.Device.Import(h, opts)
+}
+
+// If the newest version is not adopted, a reader gets an older one only by its number.
+func TestNewestVersionThatIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store := connect(t, dir)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	publish := func(s *endpoint.Server, elements int64) uint64 {
+		x, err := tensor.Zeros(dev, tensor.Float32, tensor.Shape{elements})
+		require.NoError(t, err)
+		sd := module.NewStateDict()
+		defer sd.Close()
+		require.NoError(t, sd.Set("x", x))
+		v, err := s.Publish(t.Context(), "m", sd, endpoint.PublishOptions{})
+		require.NoError(t, err)
+		return v
+	}
+	options := endpoint.ServerOptions{Socket: dir + "/s.sock", Keep: store, Devices: []driver.Device{dev}, Retain: endpoint.Retention{Versions: 2}}
+	s, err := endpoint.NewServer(options)
+	require.NoError(t, err)
+	publish(s, 1)
+	publish(s, 1<<20)
+	require.NoError(t, s.Close())
+
+	short := options
+	short.Devices = []driver.Device{smallImports{dev}}
+	s, err = endpoint.NewServer(short)
+	require.NoError(t, err)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = s.Serve(context.Background()) }()
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: options.Socket, OverSocket: true, Devices: options.Devices})
+	require.NoError(t, err)
+	newest := map[string]func() error{
+		"acquire":  func() error { _, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{}); return err },
+		"manifest": func() error { _, err := c.Manifest(t.Context(), "m", 0); return err },
+		"digests":  func() error { _, err := c.Digests(t.Context(), "m", 0); return err },
+	}
+	for name, request := range newest {
+		err := request()
+		require.ErrorIs(t, err, endpoint.ErrNotFound, name)
+		require.ErrorContains(t, err, `the newest version 2 of "m" is kept but not adopted: `, name)
+		require.ErrorContains(t, err, "acquire version 1 by its number", name)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = c.Follow(ctx, "m", endpoint.FollowOptions{})
+	require.Error(t, err, "a follower waits for a newer version")
+	h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Version: 1})
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	require.EqualValues(t, 3, publish(s, 2))
+	h, err = c.Acquire(t.Context(), "m", endpoint.AcquireOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, h.Version())
+	require.NoError(t, h.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, s.Close())
+	<-served
+
+	s, err = endpoint.NewServer(options)
+	require.NoError(t, err)
+	defer s.Close()
+	require.Len(t, s.Adopted(), 3, "the version is there once there is memory for it")
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -72,6 +73,18 @@ func (n *notAdopted) of(name string) (ids []uint64) {
 	return ids
 }
 
+// newest returns the newest version of a name that was not withdrawn, or false.
+func (n *notAdopted) newest(name string) (newest message.NotAdopted, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, v := range n.by {
+		if v.Name == name && !v.Withdrawn && v.Version > newest.Version {
+			newest, ok = v, true
+		}
+	}
+	return newest, ok
+}
+
 // drop removes versions.
 func (n *notAdopted) drop(ids []uint64) {
 	n.mu.Lock()
@@ -108,6 +121,21 @@ func (m *Models) errNotAdopted() error {
 	}
 	return fmt.Errorf("%d kept versions are not adopted, the first is version %d of %q: restart the owner instead, or withdraw the name",
 		len(list), list[0].Version, list[0].Name)
+}
+
+// newestAdopted returns an error if a newer version than the current one is not adopted. Readers that request the newest
+// version must not get an older one instead. version is the requested one, 0 for the newest.
+func (m *Models) newestAdopted(name string, version uint64) error {
+	lost, found := m.notAdopted.newest(name)
+	if version != 0 || !found {
+		return nil
+	}
+	info, err := m.Catalog.Info(name)
+	if err != nil || info.Current == 0 || info.Current > lost.Version {
+		return nil
+	}
+	return status.WithClass(status.ErrNotFound, fmt.Errorf("the newest version %d of %q is kept but not adopted: %s: remove the cause and restart the owner, publish a newer version, or acquire version %d by its number",
+		lost.Version, name, lost.Reason, info.Current))
 }
 
 // absent adds the state of a load, or of versions that are not adopted, to an error about a name that is not published.

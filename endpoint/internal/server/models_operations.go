@@ -27,6 +27,9 @@ func (m *modelOperations) acquire(_ context.Context, r *session.Request) (sessio
 	if err := c.may(access.Acquire, in.Name); err != nil {
 		return nil, err
 	}
+	if err := m.newestAdopted(in.Name, in.Version); err != nil {
+		return nil, err
+	}
 	// A client that acquires an old version receives an event about the newest one at once.
 	source := &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0}
 	sub, err := ses.Events.Add(r.ID, source)
@@ -186,6 +189,9 @@ func (m *modelOperations) info(_ context.Context, r *session.Request) (session.R
 
 // manifest returns the encoded manifest of a version. It holds a lease for the session while it runs.
 func (m *modelOperations) manifest(c *client, name string, version uint64) ([]byte, error) {
+	if err := m.newestAdopted(name, version); err != nil {
+		return nil, err
+	}
 	lease, err := m.Catalog.Acquire(name, version, c.holder())
 	if err != nil {
 		return nil, status.Absent(err)
@@ -203,6 +209,9 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 	}
 	c := clientOf(r.Session)
 	if err := c.may(access.List, in.Name); err != nil {
+		return nil, err
+	}
+	if err := m.newestAdopted(in.Name, in.Version); err != nil {
 		return nil, err
 	}
 	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
