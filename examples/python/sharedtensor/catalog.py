@@ -200,11 +200,13 @@ class Models(list[messages.ModelInfo]):
     """What is published, as `Client.list` returns it: a list that prints as a table.
 
     :ivar loading: what the owner is still reading, and what it could not read.
+    :ivar not_adopted: kept versions that the owner could not map after its restart, with the reasons.
     """
 
     def __init__(self, answer: messages.Listed) -> None:
         super().__init__(answer.models)
         self.loading = answer.loading
+        self.not_adopted = answer.not_adopted
         self.next = (answer.next, answer.next_version)
 
     def add(self, part: Models) -> None:
@@ -215,6 +217,7 @@ class Models(list[messages.ModelInfo]):
             else:
                 self.append(model)
         self.loading.extend(load for load in part.loading if load not in self.loading)
+        self.not_adopted.extend(lost for lost in part.not_adopted if lost not in self.not_adopted)
         self.next = part.next
 
     def table(self) -> tables.Table:
@@ -249,6 +252,19 @@ class Models(list[messages.ModelInfo]):
                     tables.age(load.started_at),
                     state + percent + why,
                     load.source,
+                    "",
+                )
+            )
+        for lost in self.not_adopted:
+            rows.append(
+                (
+                    lost.name,
+                    str(lost.version),
+                    "",
+                    tables.size(lost.nbytes),
+                    tables.age(lost.published_at),
+                    f"not adopted: {lost.reason}",
+                    lost.source,
                     "",
                 )
             )

@@ -45,7 +45,10 @@ class ServerInfo:
         r = self.raw
         head = f"server {r.server} of process {r.pid}, version {r.version}, up {r.uptime / 1e9:.0f} s, at {r.socket}"
         memory = ", ".join(f"{m.use} {tables.size(m.nbytes)}" for m in r.memory)
-        return f"{tables.clean(head)}\nmemory: {tables.clean(memory or 'none')}\n{self.table()}"
+        lost = "".join(
+            f"not adopted: {tables.clean(f'{v.name} {v.version}: {v.reason}')}\n" for v in self.raw.not_adopted
+        )
+        return f"{tables.clean(head)}\nmemory: {tables.clean(memory or 'none')}\n{lost}{self.table()}"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from sharedtensor.catalog import Models
 from sharedtensor.dtypes import DType
 from sharedtensor.manifest import pack, unpack
 from sharedtensor.memory import Slab
-from sharedtensor.messages import Listed, ModelInfo, Origin, Storage, VersionInfo
+from sharedtensor.messages import Listed, ModelInfo, NotAdopted, Origin, Storage, VersionInfo
 
 NUMPY = [d for d in DType if d.bits >= 8 and hasattr(np, d.title)] + [DType.BOOL]
 
@@ -306,3 +307,11 @@ def test_names_of_files_that_are_not_utf8_are_shown_escaped(
             with pytest.raises(st.SerializationError):
                 c.acquire(name)
         assert "m" in [m.name for m in c.list()]
+
+
+def test_versions_that_are_not_adopted_are_listed() -> None:
+    lost = NotAdopted(name="m", version=3, reason="this process has not opened it", nbytes=1 << 20, source="m.gguf")
+    found = Models(Listed(models=[], not_adopted=[lost]))
+    found.add(Models(Listed(models=[], not_adopted=[lost, NotAdopted(name="n", version=1, reason="x")])))
+    assert [(v.name, v.version) for v in found.not_adopted] == [("m", 3), ("n", 1)]
+    assert re.search(r"m +3 .* not adopted: this process has not opened it +m.gguf", str(found))
