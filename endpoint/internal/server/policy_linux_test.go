@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -415,31 +416,60 @@ func TestPolicyOptions(t *testing.T) {
 	require.ErrorIs(t, err, access.ErrPolicy)
 }
 
-// A client that a new policy forbids is disconnected soon, also while it waits for a stream or for a call.
+// A client that a new policy forbids is disconnected soon, whatever it waits for.
 func TestNewPolicyEndsBusyClients(t *testing.T) {
 	fixture.HostOnly(t, "the device makes no difference to it")
-	r := endpoint.NewRegistry()
-	begun, hold := make(chan struct{}, 1), make(chan struct{})
-	defer close(hold)
-	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
-		begun <- struct{}{}
-		<-hold // also after ctx has ended
-		return 1, nil
-	}))
-	s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Policy: &access.Policy{Rules: []access.Rule{{UIDs: []uint32{uint32(os.Geteuid())}, Call: []string{"*"}, Info: true}}, RestrictOwner: true}})
-	c := fixture.SocketClient(t, s)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := endpoint.Call[int](context.Background(), c, "wait", struct{}{})
-		ended <- err
-	}()
-	<-begun
-	require.NoError(t, s.SetPolicy(&access.Policy{Rules: []access.Rule{{UIDs: []uint32{4242}, List: []string{"*"}}}, RestrictOwner: true}))
-	select {
-	case err := <-ended:
-		require.Error(t, err)
-	case <-time.After(3 * time.Second):
-		t.Fatal("a forbidden client is still served")
+	type none = struct{}
+	for name, busy := range map[string]func(ctx context.Context, c *endpoint.Client) error{
+		"call": func(ctx context.Context, c *endpoint.Client) error {
+			_, err := endpoint.Call[int](ctx, c, "wait", none{})
+			return err
+		},
+		"stream": func(ctx context.Context, c *endpoint.Client) error {
+			for _, err := range endpoint.Stream[int](ctx, c, "stream", none{}) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"wait for a task": func(ctx context.Context, c *endpoint.Client) error {
+			k, err := c.Submit(ctx, "wait", none{})
+			if err == nil {
+				_, err = k.Wait(ctx)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := endpoint.NewRegistry()
+			begun, hold := make(chan none, 1), make(chan none)
+			defer close(hold)
+			require.NoError(t, endpoint.Register(r, "wait", func(context.Context, none) (int, error) {
+				begun <- none{}
+				<-hold // also after ctx has ended
+				return 1, nil
+			}))
+			require.NoError(t, endpoint.RegisterStream(r, "stream", func(context.Context, none) iter.Seq2[int, error] {
+				return func(yield func(int, error) bool) {
+					yield(1, nil)
+					begun <- none{}
+					<-hold
+				}
+			}))
+			s := fixture.Serve(t, endpoint.ServerOptions{Registry: r, Policy: &access.Policy{Rules: []access.Rule{{UIDs: []uint32{uint32(os.Geteuid())}, Call: []string{"*"}, Info: true}}, RestrictOwner: true}})
+			c := fixture.SocketClient(t, s)
+			ended := make(chan error, 1)
+			go func() { ended <- busy(t.Context(), c) }()
+			<-begun
+			require.NoError(t, s.SetPolicy(&access.Policy{Rules: []access.Rule{{UIDs: []uint32{4242}, List: []string{"*"}}}, RestrictOwner: true}))
+			select {
+			case err := <-ended:
+				require.Error(t, err)
+			case <-time.After(3 * time.Second):
+				t.Fatal("a forbidden client is still served")
+			}
+		})
 	}
 }
 
