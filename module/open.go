@@ -20,20 +20,28 @@ import (
 // [safetensors.ErrAmbiguous]. The metadata of a GGUF model is that of [gguf.Metadata.Texts]. If its metadata says
 // that it is part of a split model (NAME-00001-of-00003.gguf), all parts are opened. The caller closes the model. Errors are
 // those of safetensors.Open and [gguf.ReadHeader], and [gguf.ErrSplit] if parts are missing or do not belong together.
-func OpenModel(path string) (*safetensors.Model, error) {
-	path, err := ggufIn(path)
+func OpenModel(path string) (*safetensors.Model, error) { return openModel(safetensors.Files{}, path) }
+
+// OpenModelIn is [OpenModel] for a path below a folder, whose links cannot lead out of the folder, also if they are made
+// meanwhile: [safetensors.ErrOutside]. It borrows root until the last use of the model.
+func OpenModelIn(root *os.Root, path string) (*safetensors.Model, error) {
+	return openModel(safetensors.Files{Root: root}, path)
+}
+
+func openModel(disk safetensors.Files, path string) (*safetensors.Model, error) {
+	path, err := ggufIn(disk, path)
 	if err != nil {
 		return nil, err
 	}
-	if !isGGUF(path) {
-		return safetensors.Open(path)
+	if !isGGUF(disk, path) {
+		return disk.OpenModel(path)
 	}
-	files, err := splitFiles(path)
+	files, err := splitFiles(disk, path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s := splits{count: len(files)}
-	m, err := safetensors.OpenForeign(path, files, func(r io.ReaderAt, size int64) (*safetensors.Header, error) {
+	m, err := disk.OpenForeign(path, files, func(r io.ReaderAt, size int64) (*safetensors.Header, error) {
 		h, err := gguf.ReadHeader(r, size)
 		if err != nil {
 			return nil, err
@@ -124,8 +132,8 @@ func (s *splits) check() error {
 }
 
 // ggufIn returns the GGUF model in a directory that contains GGUF files but no safetensors files, otherwise path.
-func ggufIn(path string) (string, error) {
-	entries, err := os.ReadDir(path)
+func ggufIn(disk safetensors.Files, path string) (string, error) {
+	entries, err := disk.ReadDir(path)
 	if err != nil {
 		return path, nil // a file, or the error of Open
 	}
@@ -158,12 +166,8 @@ func ggufIn(path string) (string, error) {
 const maxNamed = 8
 
 // isGGUF reports whether path is a regular file that begins like a GGUF file. Other paths are left to safetensors.Open.
-func isGGUF(path string) bool {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return false
-	}
-	f, err := os.Open(path)
+func isGGUF(disk safetensors.Files, path string) bool {
+	f, _, err := disk.Open(path)
 	if err != nil {
 		return false
 	}
@@ -180,13 +184,13 @@ const maxSplits = 1000
 
 // splitFiles returns the files of the model that path is a part of, in order: path alone if its name or its metadata is not
 // that of a part.
-func splitFiles(path string) ([]string, error) {
+func splitFiles(disk safetensors.Files, path string) ([]string, error) {
 	match := splitName.FindStringSubmatch(filepath.Base(path))
 	if match == nil {
 		return []string{path}, nil
 	}
 	count, _ := strconv.Atoi(match[3]) // five digits
-	said, err := splitCountOf(path)
+	said, err := splitCountOf(disk, path)
 	switch {
 	case err != nil:
 		return nil, err
@@ -205,16 +209,12 @@ func splitFiles(path string) ([]string, error) {
 }
 
 // splitCountOf reads the number of parts in the metadata of a file; 0 if there is none.
-func splitCountOf(path string) (uint64, error) {
-	f, err := os.Open(path)
+func splitCountOf(disk safetensors.Files, path string) (uint64, error) {
+	f, info, err := disk.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
 	h, err := gguf.ReadHeader(f, info.Size())
 	if err != nil {
 		return 0, err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -158,7 +157,7 @@ func text(head []byte) (format, advice string) {
 
 // foreignIn returns an error for a known file of another format in a directory without safetensors files, otherwise
 // nil.
-func foreignIn(dir string, entries []fs.DirEntry) error {
+func (f Files) foreignIn(dir string, entries []fs.DirEntry) error {
 	looked := 0
 	for _, entry := range entries {
 		if !entry.Type().IsRegular() || strings.HasPrefix(entry.Name(), ".") || strings.HasSuffix(entry.Name(), ".json") {
@@ -167,13 +166,13 @@ func foreignIn(dir string, entries []fs.DirEntry) error {
 		if looked++; looked > 100 {
 			break
 		}
-		f, err := os.Open(filepath.Join(dir, entry.Name()))
+		file, _, err := f.Open(filepath.Join(dir, entry.Name()))
 		if err != nil {
 			continue
 		}
 		head := make([]byte, sniffBytes)
-		n, _ := io.ReadFull(f, head)
-		f.Close() // nothing was written
+		n, _ := io.ReadFull(file, head)
+		file.Close() // nothing was written
 		if n == 0 {
 			continue
 		}

@@ -54,6 +54,7 @@ type Model struct {
 	// Foreign reports whether the files have another format, see [OpenForeign].
 	Foreign bool
 
+	disk      Files
 	byName    map[string]int
 	tied      map[string]string
 	originals []original
@@ -147,12 +148,15 @@ func (m *Model) complete() error {
 // caller closes the model. Errors name the file and the tensor; they are the errors of [ReadHeader] and [ParseIndex],
 // [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular], [ErrNotInShard], [ErrTies] and
 // [ErrDuplicateName].
-func Open(path string) (*Model, error) {
-	file, err := resolve(path)
+func Open(path string) (*Model, error) { return Files{}.OpenModel(path) }
+
+// OpenModel is [Open] for these files. It also returns [ErrOutside].
+func (f Files) OpenModel(path string) (*Model, error) {
+	file, err := f.resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Path: file}
+	m := &Model{Path: file, disk: f}
 	if strings.HasSuffix(file, ".json") {
 		err = m.openShards()
 	} else {
@@ -173,7 +177,12 @@ func Open(path string) (*Model, error) {
 // the model. Ties are those that the metadata records, as in Open. Errors are those of readHeader, wrapped with the file,
 // [ErrNotRegular], [ErrDuplicateName] and [ErrTies].
 func OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
-	m := &Model{Path: path, Foreign: true}
+	return Files{}.OpenForeign(path, files, readHeader)
+}
+
+// OpenForeign is the function [OpenForeign] for these files. It also returns [ErrOutside].
+func (f Files) OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
+	m := &Model{Path: path, Foreign: true, disk: f}
 	for _, file := range files {
 		if err := m.openFile(file, readHeader); err != nil {
 			m.Close()
@@ -203,18 +212,18 @@ func NewForeign(path string, r io.ReaderAt, size int64, readHeader func(r io.Rea
 }
 
 // resolve returns the file for a path.
-func resolve(path string) (string, error) {
-	info, err := os.Stat(path)
+func (f Files) resolve(path string) (string, error) {
+	info, err := f.Stat(path)
 	if err != nil || !info.IsDir() {
 		return path, err
 	}
 	for _, name := range [...]string{fileName, indexName} {
 		file := filepath.Join(path, name)
-		if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		if _, err := f.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return file, err
 		}
 	}
-	entries, err := os.ReadDir(path)
+	entries, err := f.ReadDir(path)
 	if err != nil {
 		return "", err
 	}
@@ -236,35 +245,15 @@ func resolve(path string) (string, error) {
 			return "", fmt.Errorf("%s: %w: %s and %s; name one", path, ErrAmbiguous, found[0], found[1])
 		}
 	}
-	if err := foreignIn(path, entries); err != nil {
+	if err := f.foreignIn(path, entries); err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return "", fmt.Errorf("%s: %w", path, ErrNoModel)
 }
 
-// openRegular opens a regular file, or a link to one: opening a pipe would wait for a writer.
-func openRegular(path string) (*os.File, fs.FileInfo, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s: %w", path, ErrNotRegular)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if info, err = f.Stat(); err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, info, nil
-}
-
 // openFile opens one file of the model and reads its header.
 func (m *Model) openFile(path string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) error {
-	f, info, err := openRegular(path)
+	f, info, err := m.disk.Open(path)
 	if err != nil {
 		return err
 	}
@@ -280,7 +269,7 @@ func (m *Model) openFile(path string, readHeader func(r io.ReaderAt, size int64)
 
 // openShards reads the index at m.Path and opens the files that it names.
 func (m *Model) openShards() error {
-	f, info, err := openRegular(m.Path)
+	f, info, err := m.disk.Open(m.Path)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -41,7 +40,7 @@ func shardsWithoutIndex(names []string) error {
 func (m *Model) findShards() error {
 	var missing []string
 	for _, shard := range m.Index.Shards {
-		if _, err := os.Stat(filepath.Join(filepath.Dir(m.Path), shard)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := m.disk.Stat(filepath.Join(filepath.Dir(m.Path), shard)); errors.Is(err, fs.ErrNotExist) {
 			missing = append(missing, quote(shard))
 		}
 	}

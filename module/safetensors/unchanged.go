@@ -26,7 +26,7 @@ type statter interface{ Stat() (fs.FileInfo, error) }
 // that may not look at the path any more compares the open file.
 func (m *Model) record(path string, info fs.FileInfo, f statter) {
 	m.originals = append(m.originals, original{path, info, func() (fs.FileInfo, error) {
-		now, err := os.Stat(path)
+		now, err := m.disk.Stat(path)
 		if errors.Is(err, fs.ErrPermission) {
 			return f.Stat()
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -14,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // Ref identifies a model.
@@ -213,13 +213,9 @@ func (c *Component) PublishFrom(ctx context.Context, p *PublishParams) (Publishe
 }
 
 func (c *Component) publishPath(ctx context.Context, p *PublishParams) (out Published, err error) {
-	path, err := c.below(p.Path)
+	sd, err := c.load(ctx, p.Path)
 	if err != nil {
 		return out, err
-	}
-	sd, err := module.Load(ctx, c.env.Devices[0], path, module.LoadOptions{})
-	if err != nil {
-		return out, c.hideRoot(err)
 	}
 	defer func() { err = errors.Join(err, sd.Close()) }()
 	return c.publish(ctx, p.Name, sd, p.Path, conditions{})
@@ -244,22 +240,29 @@ func (c *Component) publish(ctx context.Context, name string, sd *module.StateDi
 	return Published{name, version, sd.Bytes(), sd.Len()}, nil
 }
 
-// below resolves name to a path below the root. It refuses links that lead outside.
-func (c *Component) below(name string) (string, error) {
+// load loads a model below the root. It refuses links that lead outside.
+func (c *Component) load(ctx context.Context, name string) (*module.StateDict, error) {
 	if c.PublishRoot == "" {
-		return "", fmt.Errorf("%w: reading files is disabled: start the gateway with --publish-root, or upload to /v1/models/NAME/model.safetensors", ErrRefused)
+		return nil, fmt.Errorf("%w: reading files is disabled: start the gateway with --publish-root, or upload to /v1/models/NAME/model.safetensors", ErrRefused)
 	}
-	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("%w: %q is not below the folder of --publish-root", ErrRefused, name)
-	}
-	path, err := filepath.EvalSymlinks(filepath.Join(c.PublishRoot, name))
+	root, err := os.OpenRoot(c.PublishRoot)
 	if err != nil {
-		return "", c.hideRoot(err)
+		return nil, c.hideRoot(err)
 	}
-	if path != c.PublishRoot && !strings.HasPrefix(path, c.PublishRoot+string(filepath.Separator)) {
-		return "", fmt.Errorf("%w: %q leads out of the folder of --publish-root", ErrRefused, name)
+	defer root.Close()
+	model, err := module.OpenModelIn(root, name)
+	if errors.Is(err, safetensors.ErrOutside) {
+		return nil, fmt.Errorf("%w: --publish-root: %w", ErrRefused, err)
 	}
-	return path, nil
+	if err != nil {
+		return nil, c.hideRoot(err)
+	}
+	sd, err := module.LoadModel(ctx, c.env.Devices[0], model, module.LoadOptions{})
+	_ = model.Close() // the files were only read
+	if err != nil {
+		return nil, c.hideRoot(err)
+	}
+	return sd, nil
 }
 
 // hideRoot removes the path of the root on the gateway's host from an error.
