@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,8 +97,10 @@ func TestCauseOfContext(t *testing.T) {
 					ctx, cancel := way()
 					defer cancel()
 					err := do(ctx, from)
-					require.ErrorIs(t, err, mine)
 					require.ErrorIs(t, err, end)
+					if end == context.Canceled || !strings.Contains(err.Error(), "owner: ") { // the owner may reach the deadline first
+						require.ErrorIs(t, err, mine)
+					}
 				})
 			}
 		}
