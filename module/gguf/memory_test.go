@@ -1,3 +1,7 @@
+// The race detector allocates more for each small value.
+
+//go:build !race
+
 package gguf_test
 
 import (
