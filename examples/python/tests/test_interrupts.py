@@ -4,21 +4,24 @@ never a part of another one."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Owner, descriptors
+from conftest import Owner, descriptors, eventually
 
 import sharedtensor as st
 from sharedtensor.frames import HEADER
@@ -198,33 +201,270 @@ def test_others_are_answered_while_the_thread_that_reads_is_interrupted(module_o
         works(c, 3)
 
 
-@pytest.mark.parametrize("request_", ["ping", "acquire", "publish", "call"])
-def test_a_request_cancelled_at_any_byte(module_owner: Owner, request_: str) -> None:
-    requests: dict[str, Callable[[st.aio.Client], Any]] = {
-        "ping": lambda c: c.ping(),
-        "acquire": lambda c: c.acquire("base"),
-        "publish": lambda c: c.publish("interrupted", {"x": X}),
-        "call": lambda c: c.call("transform", x=X, scale=2),
-    }
+class Worked:
+    """Functions that a worker offers. They record arguments that are not all of one number, and numbers that no caller
+    has sent."""
 
-    async def main() -> None:
-        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
-            loop = asyncio.get_running_loop()
-            total = lengths(module_owner, REQUESTS[request_])
-            for at in range(total):
-                task = asyncio.ensure_future(requests[request_](c))
+    def __init__(self) -> None:
+        self.sent: set[float] = set()
+        self.mixed: list[Any] = []
 
-                def cancel(task: asyncio.Future[Any] = task) -> None:
-                    loop.call_soon_threadsafe(task.cancel)
-                    time.sleep(0.001)
+    def next(self) -> float:
+        """Returns a number for the next call."""
+        self.sent.add(float(len(self.sent)))
+        return len(self.sent) - 1.0
 
-                slow(c.sync).arm(at, cancel)
-                await asyncio.wait([task])
-                slow(c.sync).armed = False
-                y = await asyncio.wait_for(c.call("transform", x=X, scale=at + 1), 5)
-                assert np.array_equal(y, X * (at + 1))
+    def check(self, x: Any, scale: float) -> Any:
+        if scale not in self.sent or not (np.asarray(x) == scale).all():
+            self.mixed.append((np.array(x), scale))
+        return np.asarray(x) * 2
 
-    asyncio.run(main())
+    def twice(self, x: Any, scale: float) -> Any:
+        return self.check(x, scale)
+
+    def steps(self, x: Any, scale: float) -> Iterator[Any]:
+        y = self.check(x, scale)
+        yield from (y for _ in range(20))
+
+    def arguments(self) -> dict[str, Any]:
+        scale = self.next()
+        return {"x": np.full(4, scale, np.float32), "scale": scale}
+
+
+@pytest.fixture(scope="module")
+def worked(programs: Path) -> Iterator[tuple[str, Worked]]:
+    """An owner with a worker, in a thread of this process; the path of its socket, and what the worker has seen."""
+    with tempfile.TemporaryDirectory(prefix="st") as name:
+        path = f"{name}/s.sock"
+        owner = Owner([str(programs / "sharedtensor"), "serve", "--offers", "--retain=2", "--socket", path], path)
+        work = Worked()
+        with st.connect(path, framework="numpy") as w:
+            twice, steps = work.twice, work.steps
+            with w.offer(
+                calls=4,
+                twice=twice,
+                steps=steps,
+                cached=st.Function(twice, cache=True),
+                managed=st.Function(twice, managed=True),
+                task=st.Function(twice, task=True, managed=True),
+            ):
+                yield path, work
+        owner.stop()
+
+
+class Case:
+    """A client for asyncio whose socket is slow, beside a blocking one, with what requests refer to."""
+
+    def __init__(self, c: st.aio.Client[Any], other: st.Client[Any], work: Worked) -> None:
+        self.c, self.other, self.work = c, other, work
+        self.used = 0
+        for value in (1, 2):
+            other.publish("model", {"x": X * value}, owner_digests=True)
+        self.task = other.submit("task", **work.arguments())
+        self.task.wait(timeout=20)
+        self.result = self.task.object()  # the owner keeps it while this is here
+
+    def unique(self, prefix: str) -> str:
+        self.used += 1
+        return f"{prefix}{self.used}"
+
+    def aio_task(self) -> Any:
+        return st.aio.Task(self.c, self.task.info)
+
+
+async def followed(t: Case) -> None:
+    async with t.c.follow("model") as models:
+        async for model in models:
+            model.close()
+            return
+
+
+async def first(items: Any) -> None:
+    try:
+        await anext(items)
+    finally:
+        await items.aclose()
+
+
+async def streamed(t: Case, number: int) -> None:
+    items = t.c.stream("steps", **t.work.arguments())
+    try:
+        for _ in range(number):
+            await anext(items)
+            await asyncio.sleep(0)  # a cancellation between items
+        if number == 20:
+            assert await anext(items, None) is None
+    finally:
+        await items.aclose()
+
+
+async def created(t: Case) -> None:
+    writer = await t.c.create("written", {"x": ((4,), "float32")})
+    try:
+        writer["x"][:] = 3
+        await t.c.commit(writer, owner_digests=True)
+    finally:
+        writer.close()
+
+
+async def held(t: Case) -> None:
+    found = await t.c.call_object("managed", **t.work.arguments())
+    try:
+        await t.c.object(found.id)
+    finally:
+        found.release()
+    await t.c.ping()
+
+
+async def destroyed(t: Case) -> None:
+    with t.other.call_object("managed", **t.work.arguments()) as found:
+        await t.c.destroy(found.id)
+
+
+async def submitted(t: Case) -> None:
+    task = await t.c.submit("task", **t.work.arguments())
+    await task.wait(progress=lambda _: None)
+
+
+async def withdrawn(t: Case) -> None:
+    t.other.publish("withdrawn", {"x": X})
+    await t.c.withdraw("withdrawn")
+
+
+async def acquired(t: Case) -> None:
+    model = await t.c.acquire("model", wait=5)
+    model.close()  # releases the lease
+    await t.c.ping()
+
+
+async def offered(t: Case) -> None:
+    async with await t.c.offer(**{t.unique("offered"): t.work.twice}):
+        pass
+
+
+async def served(t: Case) -> None:
+    """A worker for asyncio whose answer is on its way when its caller leaves."""
+    name = t.unique("served")
+
+    async def function(x: Any, scale: float) -> Any:
+        await asyncio.sleep(0)
+        return t.work.check(x, scale)
+
+    async with await t.c.offer(**{name: function}):
+        async with await st.aio.connect(t.other.path, framework="numpy") as caller:
+            await caller.call(name, **t.work.arguments())
+
+
+ASYNC: dict[str, Callable[[Case], Any]] = {
+    "ping": lambda t: t.c.ping(),
+    "list": lambda t: t.c.list(),
+    "inspect": lambda t: t.c.inspect("model"),
+    "info": lambda t: t.c.info(),
+    "endpoints": lambda t: t.c.endpoints(),
+    "acquire and release": acquired,
+    "publish": lambda t: t.c.publish("published", {"x": X}, digests=True),
+    "digest": lambda t: t.c.digest("model"),
+    "create and commit": created,
+    "withdraw": withdrawn,
+    "rollback": lambda t: t.c.rollback("model"),
+    "call": lambda t: t.c.call("twice", **t.work.arguments()),
+    "options": lambda t: t.c.options(timeout=5).call("twice", **t.work.arguments()),
+    "stream": lambda t: streamed(t, 20),
+    "stream, left between items": lambda t: streamed(t, 9),
+    "submit and wait": submitted,
+    "task": lambda t: t.c.task(t.task.id),
+    "tasks": lambda t: t.c.tasks(),
+    "result": lambda t: t.aio_task().result(),
+    "object of a task": lambda t: t.aio_task().object(),
+    "cancel": lambda t: t.aio_task().cancel(),
+    "watch_tasks": lambda t: first(t.c.watch_tasks()),
+    "invalidate a call": lambda t: t.c.invalidate("cached", **t.work.arguments()),
+    "invalidate": lambda t: t.c.invalidate("cached"),
+    "objects": lambda t: t.c.objects(),
+    "object": held,
+    "destroy": destroyed,
+    "watch": lambda t: first(t.c.watch("model")),
+    "follow": followed,
+    "offer": offered,
+    "answer": served,
+}
+
+
+def some(total: int) -> list[int]:
+    """Returns the bytes to interrupt at: the first 64, the last 16, and every 16th between."""
+    return sorted({*range(min(total, 64)), *range(64, total, 16), *range(max(total - 16, 0), total)})
+
+
+async def cancelled_at(t: Case, request_: str, at: int, *, sending: bool, limit: bool) -> None:
+    """Makes a request and cancels it at a byte, by its task or by asyncio.timeout. Another one works then."""
+    loop = asyncio.get_running_loop()
+
+    async def run() -> None:
+        if not limit:
+            await ASYNC[request_](t)
+            return
+        async with asyncio.timeout(None) as scope:
+            end.append(lambda: None if scope.expired() or task.done() else scope.reschedule(0))
+            await ASYNC[request_](t)
+
+    end: list[Callable[[], object]] = []
+    task = asyncio.ensure_future(run())
+    if not limit:
+        end.append(task.cancel)
+
+    def cancel() -> None:
+        loop.call_soon_threadsafe(end[0])
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.0005)  # the loop cancels while this thread is within the frame
+
+    slow(t.c.sync).arm(at, cancel, sending=sending)
+    done, _ = await asyncio.wait([task], timeout=10)
+    assert done, "the request does not end"
+    slow(t.c.sync).armed = False
+    if not task.cancelled() and task.exception() is not None:
+        assert isinstance(task.exception(), TimeoutError) and limit, repr(task.exception())
+    arguments = t.work.arguments()
+    y = await asyncio.wait_for(t.c.call("twice", **arguments), 5)
+    assert np.array_equal(y, arguments["x"] * 2)
+
+
+@pytest.mark.parametrize("request_", ASYNC)
+def test_a_request_cancelled_at_any_byte(worked: tuple[str, Worked], request_: str) -> None:
+    """The client works afterwards over the same connection, nothing is held any more, and no function has run on
+    arguments that nobody sent."""
+    path, work = worked
+
+    async def main(other: st.Client[Any]) -> None:
+        async with await st.aio.connect(path, framework="numpy") as c:
+            t = Case(c, other, work)
+            session = c.sync._session()
+            wire = slow(c.sync)
+            wire.arm(1 << 30, lambda: None)
+            await ASYNC[request_](t)
+            total = wire.bytes
+            assert total >= HEADER.size
+            for at in some(total):
+                await cancelled_at(t, request_, at, sending=True, limit=False)
+            if sys.version_info >= (3, 11):
+                for at in some(total)[::8]:
+                    await cancelled_at(t, request_, at, sending=True, limit=True)
+            for at in (0, 1, 15, 16, 17, 24, 40):
+                await cancelled_at(t, request_, at, sending=False, limit=False)
+            assert c.sync._session() is session
+            gc.collect()
+            eventually(lambda: c.stats().leases == c.stats().references == 0, "the client holds something")
+            eventually(lambda: _held(c) == (0, 0, 0, 0, 0), "the server keeps something for the client")
+
+    with st.connect(path, framework="numpy") as other:
+        asyncio.run(main(other))
+    assert not work.mixed
+
+
+def _held(c: st.aio.Client[Any]) -> tuple[int, ...]:
+    """Returns what the server has for a client: leases, references, offers, watches, and requests that run."""
+    info = c.sync.info()
+    mine = max((s for s in info.sessions if s.pid == os.getpid()), key=lambda s: s.session)  # it has connected last
+    return mine.leases, mine.objects, mine.offers, info.stats.watchers, mine.requests
 
 
 def test_an_interrupted_wait_cancels_the_request(module_owner: Owner, handled: None) -> None:
