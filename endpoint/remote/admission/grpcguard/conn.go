@@ -23,34 +23,61 @@ type conn struct {
 	reader *bufio.Reader
 	frames scanner // used only by the reading goroutine
 
-	mu      sync.Mutex
-	streams map[uint32]*stream
+	written  outgoing      // used only by the writing goroutine
+	draining chan struct{} // used only by the reading goroutine: closed when no answers are left
+
+	mu          sync.Mutex
+	streams     map[uint32]*stream
+	answers     map[uint32]*stream // calls whose answer is not entirely written
+	injected    []byte             // frames of reset that Read returns
+	interrupted bool               // reset has interrupted Read
+	lost        bool               // the client has left; there are no new answers
+	drained     chan struct{}      // closed when no answers are left; nil if nobody waits
 
 	begun    atomic.Int64  // when the unfinished preface, frame or header block began; 0 if there is none
 	armed    time.Time     // when the deadline of writes was set; used only by the writing goroutine
 	unproven *list.Element // guarded by guard.mu; nil once a known client has used the connection
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. Between the frames of the client, it returns those of reset.
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.reader.Read(p)
-	c.frames.scan(p[:n], c.find)
-	switch {
-	case !c.frames.partial():
-		c.begun.Store(0)
-	case c.frames.data || c.begun.Load() == 0: // the rate of messages limits DATA frames
-		c.begun.Store(time.Now().UnixNano())
+	for {
+		if !c.frames.partial() {
+			if n := c.takeInjected(p); n > 0 {
+				return n, nil
+			}
+		}
+		n, err := c.reader.Read(p)
+		if n == 0 && err != nil {
+			if c.wasInterrupted(err) || !c.frames.partial() && c.lose() {
+				continue
+			}
+			c.drain()
+			return 0, err
+		}
+		c.frames.scan(p[:n], c.find)
+		switch {
+		case !c.frames.partial():
+			c.begun.Store(0)
+		case c.frames.data || c.begun.Load() == 0: // the rate of messages limits DATA frames
+			c.begun.Store(time.Now().UnixNano())
+		}
+		return n, nil // the next read returns the error
 	}
-	return n, err
 }
 
-// Write implements net.Conn. It fails if the peer does not read for the grace of the rate.
+// Write implements net.Conn. It closes the connection if the peer does not read for the grace of the rate. It returns no error:
+// the transport ends the calls in order after Read has failed.
 func (c *conn) Write(p []byte) (int, error) {
+	c.written.scan(p, c.wroteData, c.wrote)
 	if grace, now := c.guard.opts.Controller.Rate.Grace, time.Now(); grace > 0 && now.Sub(c.armed) > grace/4 {
 		_ = c.Conn.SetWriteDeadline(now.Add(grace)) // fails for a closed connection, as the write does
 		c.armed = now
 	}
-	return c.Conn.Write(p)
+	if _, err := c.Conn.Write(p); err != nil {
+		_ = c.Conn.Close() // Read fails
+	}
+	return len(p), nil
 }
 
 // check closes the connection if the client does not finish a frame or a header block.
@@ -140,7 +167,7 @@ func (g guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		return nil, nil, err
 	}
 	c := &conn{Conn: plain, guard: g.guard, reader: bufio.NewReaderSize(plain, readBuffer), streams: make(map[uint32]*stream)}
-	c.frames.skip = prefaceBytes
+	c.frames.skip, c.frames.reset = prefaceBytes, c.cancelled
 	c.begun.Store(time.Now().UnixNano())
 	g.guard.add(c)
 	return c, AuthInfo{info, c}, nil

@@ -36,10 +36,11 @@ type scanner struct {
 	left    int // remaining bytes of the payload
 	pad     int // padding at the end of the payload, in bytes
 	padded  bool
-	stream  *stream // stream of the current DATA frame; nil for other frames
-	opening uint32  // stream id if the last frame was part of a header block, otherwise 0
-	block   bool    // a header block is unfinished
-	data    bool    // the current frame is DATA
+	stream  *stream         // stream of the current DATA frame; nil for other frames
+	opening uint32          // stream id if the last frame was part of a header block, otherwise 0
+	block   bool            // a header block is unfinished
+	data    bool            // the current frame is DATA
+	reset   func(id uint32) // called for each stream that the client resets; may be nil
 }
 
 // partial reports whether the preface, a frame or a header block is unfinished.
@@ -76,6 +77,10 @@ func (f *scanner) begin(find func(uint32) *stream) {
 	case frameHeaders, frameContinued:
 		f.opening = id
 		f.block = f.header[4]&flagEndHeaders == 0
+	case frameReset:
+		if f.reset != nil {
+			f.reset(id)
+		}
 	case frameData:
 		if f.stream = find(id); f.stream != nil && f.left > 0 {
 			f.stream.charge(frameCost(f.left))

@@ -112,6 +112,7 @@ func (g *Guard) Run(ctx context.Context) {
 			for _, c := range conns {
 				c.check(now, g.opts.Controller.Rate.Grace)
 				c.each(func(s *stream) { s.check(now) })
+				c.checkAnswers(now, g.opts.Controller.Rate.Grace)
 			}
 		}
 	}
@@ -200,12 +201,13 @@ func (g *Guard) admit(ctx context.Context, info *tap.Info, known bool) (context.
 		s.rate.Grace = min(s.rate.Grace, anonymousGrace)
 	}
 	call.OnFail(s.failed)
+	s.conn = c
 	number, ok := c.open(s)
+	s.id = number
 	if !ok {
 		s.leave()
 		return ctx, status.Error(codes.Internal, "the stream of the call is unknown")
 	}
-	s.stalled = func() { _ = c.Close() } // the transport keeps the answer of a stream that its client does not read
 	contain.OnDone(ctx, func() {
 		c.forget(number)
 		s.leave()
@@ -274,6 +276,7 @@ func (g *Guard) handle(ss grpc.ServerStream, single bool, next func(grpc.ServerS
 		return err
 	}
 	defer s.leave()
+	defer s.answer.begin(true)
 	packed := false
 	if t, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		packed = t.RecvCompress() != "" && t.RecvCompress() != "identity"

@@ -14,8 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
-// stream is one call. It is shared by the transport, until the call's context ends, and the handler. The charge is
-// closed when both have ended, because a handler may hold a message after its client has left.
+// stream is one call. It is shared by the transport, until the call's context ends, the handler, and the answer, until it is
+// written. The charge is closed when all have ended, because a handler may hold a message after its client has left, and the
+// transport an answer after the handler has returned.
 type stream struct {
 	call  *admission.Call
 	limit int64 // maximum message size
@@ -28,10 +29,15 @@ type stream struct {
 	reading  bool      // the handler is waiting for a message
 	deadline time.Time // for the next byte of an unfinished message, while the handler waits
 	err      error     // why the call failed
-	stalled  func()    // closes the connection
 	writer   statusWriter
 	parties  int
 	single   bool // the client must send one message, so a missing message counts as slow
+
+	cancelled bool // the client has reset the stream
+	conn      *conn
+	id        uint32
+	answer    sent
+	reset     time.Time // when the answer was found to be late; used only by Guard.Run
 }
 
 // statusWriter ends a call with a status. Streams of the transport implement it.
@@ -111,6 +117,9 @@ func (s *stream) enter(ctx context.Context, single bool) error {
 		return status.FromContextError(context.Canceled).Err()
 	}
 	s.parties++
+	if !s.cancelled && s.conn.expect(s) {
+		s.parties++
+	}
 	s.single = single
 	s.writer, _ = grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
 	return nil
@@ -181,21 +190,8 @@ type guardedStream struct {
 // RecvMsg implements grpc.ServerStream.
 func (g *guardedStream) RecvMsg(m any) error { return g.receive(m, g.packed, g.ServerStream.RecvMsg) }
 
-// SendMsg implements grpc.ServerStream. The call fails, and its connection ends, if the client does not read for the grace
-// of the rate.
+// SendMsg implements grpc.ServerStream. The call is reset if the client does not read for the grace of the rate.
 func (g *guardedStream) SendMsg(m any) error {
-	if g.rate.Grace <= 0 {
-		return g.ServerStream.SendMsg(m)
-	}
-	timer := contain.After(max(g.rate.Grace, minSendGrace), func() {
-		g.call.Fail(fmt.Errorf("%w: the client does not read its answer: see --stall", admission.ErrSlow))
-		if g.stalled != nil {
-			g.stalled()
-		}
-	}, nil)
-	defer timer.Stop()
+	g.answer.begin(false)
 	return g.ServerStream.SendMsg(m)
 }
-
-// minSendGrace is the least time in which a client reads a message.
-const minSendGrace = time.Second
