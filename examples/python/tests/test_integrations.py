@@ -93,6 +93,9 @@ def test_sglang_calls_the_loader(published: tuple[str, Net]) -> None:
     assert "load_format in self.custom_weight_loaders" in updater.read_text()
     options = (engine("sglang") / "srt/arg_groups/fields/model.py").read_text()
     assert "custom_weight_loader:" in options
+    functions = ast.walk(ast.parse((engine("sglang") / "srt/entrypoints/engine.py").read_text()))
+    names = {n.name for n in functions if isinstance(n, ast.FunctionDef)}
+    assert names >= {"begin_weight_update", "update_weights_from_tensor", "end_weight_update"}
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""SGLang (0.5.23; no engine of it has run): engines on the owner's weights without a copy, and a loader for updates.
+"""SGLang (0.5.23; its engine has run on a CPU only): engines on the owner's weights without a copy, and a loader for
+updates.
 
 Installing this package is enough: SGLang finds `register` by the entry point ``sglang.srt.plugins``. An engine loads
 from the owner if its loader configuration has the key "sharedtensor":
@@ -12,10 +13,13 @@ with `fingerprint.metadata(key(...))`.
 To copy the weights of a training step into a running engine, start it with
 ``--custom-weight-loader sharedtensor.integrations.sglang.load_weights``. The trainer sends their location:
 
+>>> engine.begin_weight_update()
 >>> engine.update_weights_from_tensor(message("policy", 17),
 load_format="sharedtensor.integrations.sglang.load_weights")
+>>> engine.end_weight_update()
 
-The tests use SGLang's hook registry and compare the calls with its source. No engine of SGLang has run with it.
+The tests use SGLang's hook registry and compare the calls with its source. ``engines/sglang_check.py`` runs its engine
+on a CPU with both. SGLang's kernels are not part of that, because PyPI has no build of them for a CPU.
 """
 
 from __future__ import annotations
