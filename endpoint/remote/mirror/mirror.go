@@ -65,6 +65,8 @@ type Options struct {
 	// credentials of Docker's, Amazon's and Google's tools: Docker's configuration, Amazon's environment variables,
 	// files and roles, and Google's application default credentials.
 	Token string
+	// PlainToken permits sending Token to another host without TLS.
+	PlainToken bool
 	// TLS configures https connections to the source; nil means the system's certificate authorities.
 	TLS *tls.Config
 	// Connections is the number of ranges fetched at once, RangeBytes the size of each. Ranges that BLAKE3 verifies are
@@ -196,7 +198,7 @@ func New(options Options) (*Mirror, error) {
 	m := &Mirror{options: options, attempts: &attempts{stall: options.Stall, patience: options.Patience, moved: &atomic.Int64{}}}
 	m.attempts.retry = func(err error) { m.emit(Event{Kind: EventRetry, Error: err.Error()}) }
 	if store.Is(options.Source) {
-		place, err := store.Open(options.Source, store.Options{Token: options.Token, TLS: options.TLS, Connections: options.Connections})
+		place, err := store.Open(options.Source, store.Options{Token: options.Token, PlainToken: options.PlainToken, TLS: options.TLS, Connections: options.Connections})
 		if err != nil {
 			return nil, err
 		}
@@ -213,8 +215,8 @@ func New(options Options) (*Mirror, error) {
 		return nil, err
 	}
 	m.options.Name = cmp.Or(m.options.Name, name)
-	if options.Token != "" && base.Scheme != "https" && !local.Reached(base.Hostname()) {
-		return nil, fmt.Errorf("the source %s would receive the token in clear text: use https", base)
+	if options.Token != "" && !options.PlainToken && base.Scheme != "https" && !local.Reached(base.Hostname()) {
+		return nil, fmt.Errorf("the source %s would receive the token in clear text: use https, or --insecure-token to send it anyway", base)
 	}
 	m.source = &source{
 		base: base, name: name, version: version, token: options.Token, attempts: m.attempts,

@@ -87,7 +87,23 @@ func TestSourceInClearTextIsRefusedWithAToken(t *testing.T) {
 	options := Options{Source: "http://gpu7:2537/m", Token: "secret", Owner: &endpoint.Client{}, Device: struct{ driver.Device }{}}
 	_, err := New(options)
 	require.ErrorContains(t, err, "clear text")
-	options.Source = "http://127.0.0.1:2537/m"
+	options.PlainToken = true
 	_, err = New(options)
 	require.NoError(t, err)
+	options.Source, options.PlainToken = "http://127.0.0.1:2537/m", false
+	_, err = New(options)
+	require.NoError(t, err)
+
+	options.Source = "hf://org/model"
+	for endpoint, refused := range map[string]bool{"http://hub:80": true, "http://127.0.0.1:80": false, "https://hub": false} {
+		t.Setenv("HF_ENDPOINT", endpoint)
+		_, err = New(options)
+		if refused {
+			require.ErrorContains(t, err, "clear text")
+			options.PlainToken = true
+			_, err = New(options)
+			options.PlainToken = false
+		}
+		require.NoError(t, err)
+	}
 }

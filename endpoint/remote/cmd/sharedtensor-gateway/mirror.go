@@ -68,6 +68,7 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	f.BoolVar(&m.follow, "follow", false, "keep running and mirror each new version")
 	f.StringVar(&m.socket, "owner", "", "socket of the local owner (default: the default socket)")
 	f.StringVar(&m.options.Token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token for the source (default: SHAREDTENSOR_TOKEN)")
+	f.BoolVar(&m.options.PlainToken, "insecure-token", false, "send the token without TLS also to another host, where the network can read it")
 	f.StringVar(&m.ca, "tls-ca", "", "PEM file of the certificate authority that signed the source's certificate")
 	f.StringVar(&m.cert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")

@@ -2,12 +2,15 @@ package main
 
 import (
 	"crypto/tls"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // A token goes to another host only with TLS or an option that allows it.
@@ -17,6 +20,32 @@ func TestTokensAreNotSentInPlaintext(t *testing.T) {
 		_, errs, status := runProcess(t, append(args, "192.0.2.1:50051", "--token", fullToken)...)
 		require.Equal(t, statusUsage, status, errs)
 		require.Contains(t, errs, "use --tls")
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte(fullToken+"\n"), 0o600))
+	for servers, args := range map[string][]string{
+		"nats://192.0.2.1:4222":                      {"--token-file", token},
+		"192.0.2.1:4222":                             {"--token-file", token},
+		"nats://127.0.0.1:1,nats://gpu7:4222":        {"--token-file", token},
+		"tls://192.0.2.1:4222,nats://192.0.2.2:4222": {"--token-file", token},
+		"nats://" + fullToken + "@192.0.2.1:4222":    nil,
+		"nats://user:password@192.0.2.1:4222":        nil,
+	} {
+		_, errs, status := runProcess(t, append([]string{"bin", "ls", "--nats", servers}, args...)...)
+		require.Equal(t, statusUsage, status, errs)
+		require.Contains(t, errs, "without encryption")
+		require.NotContains(t, errs, fullToken)
+	}
+	for servers, f := range map[string]natsFlags{
+		"nats://192.0.2.1:4222":                    {},
+		"nats://127.0.0.1:4222,localhost:4222":     {tokenFile: token},
+		"tls://192.0.2.1:4222":                     {tokenFile: token},
+		"nats://user:password@192.0.2.1:4222":      {plaintext: true},
+		"nats://user:password@192.0.2.1:4222,a:1":  {tls: natslink.TLSFiles{CA: "ca.pem"}},
+		"nats://user:password@[::1]:4222,gpu7:422": {},
+	} {
+		f.url = servers
+		require.NoError(t, f.checkToken(), servers)
 	}
 	for address, want := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, "unix:/run/x": true, "gpu7:1": false, "10.0.0.1:1": false, "": false} {
 		require.Equal(t, want, (&transfer{address: address}).loopback(), address)

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/module/hub"
 )
 
@@ -44,18 +45,23 @@ func openHub(rest string, o Options) (Place, error) {
 		return nil, fmt.Errorf("the source hf://%w", err)
 	}
 	h := &hubRepo{repo: repo, folder: folder, endpoint: "https://huggingface.co", client: NewHTTPClient(o.TLS, o.Connections, withoutCredentials), header: http.Header{}}
+	plain := false
 	if text := os.Getenv("HF_ENDPOINT"); text != "" {
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 			return nil, fmt.Errorf("HF_ENDPOINT %q is not https://HOST", text)
 		}
 		h.endpoint = strings.TrimSuffix(text, "/")
+		plain = u.Scheme == "http" && !local.Reached(u.Hostname())
 	}
 	switch strings.ToUpper(os.Getenv("HF_HUB_OFFLINE")) {
 	case "1", "ON", "YES", "TRUE":
 		h.offline = true
 	}
 	if token := hubToken(o.Token); token != "" {
+		if plain && !o.PlainToken && !h.offline {
+			return nil, fmt.Errorf("HF_ENDPOINT %s would receive the token in clear text: use https, or --insecure-token to send it anyway", h.endpoint)
+		}
 		h.header.Set("Authorization", "Bearer "+token)
 	}
 	return h, nil

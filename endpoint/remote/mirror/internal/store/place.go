@@ -30,6 +30,8 @@ import (
 type Options struct {
 	// Token is the token for the hub; empty means the token stored by the hub's tools.
 	Token string
+	// PlainToken permits sending the token to another host without TLS.
+	PlainToken bool
 	// TLS configures connections; nil means the system's certificate authorities.
 	TLS *tls.Config
 	// Connections is the number of concurrent requests.
