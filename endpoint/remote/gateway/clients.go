@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 const (
 	maxClients = 256
 	maxTargets = 64
-	shownUses  = 4
+	// maxTargetBytes limits the length of a name that is counted.
+	maxTargetBytes = 256
+	shownUses      = 4
 )
 
 // others is the name under which further clients and targets are counted.
@@ -50,7 +53,7 @@ type ClientStats struct {
 	Uses []string `json:"uses"`
 }
 
-// target is the model or function of a request, which the first check of a right sets.
+// target is the model or function of a request, which the first right that the client has sets.
 type target struct {
 	mu   sync.Mutex
 	name string
@@ -107,8 +110,11 @@ func (c *clients) observe(id Identity, t *target, failed bool, d time.Duration) 
 	if use == "" {
 		return
 	}
-	if _, counted := one.uses[use]; !counted && len(one.uses) >= maxTargets {
-		use = others
+	if _, counted := one.uses[use]; !counted {
+		if failed || len(use) > maxTargetBytes || len(one.uses) >= maxTargets {
+			use = others // clients can invent names
+		}
+		use = strings.Clone(use) // it may be a part of a large message
 	}
 	one.uses[use]++
 }

@@ -20,11 +20,13 @@ import (
 // Allow returns nil if the sender of a request has a right to a model or a function of the owner. An empty name means
 // any of them. Otherwise the error is admission.ErrReadOnly or admission.ErrRight.
 func (e *Env) Allow(ctx context.Context, right access.Right, name string) error {
-	setTarget(ctx, name)
 	if (right == access.Publish || right == access.Withdraw) && e.ReadOnly {
 		return e.refusedBy(right.String(), errReadOnlyGateway)
 	}
 	err := e.refusedBy(right.String(), admission.Sender(ctx).Allow(right, name))
+	if err == nil {
+		setTarget(ctx, name)
+	}
 	if err == nil && (right == access.Publish || right == access.Withdraw) {
 		err = e.recordRequest(ctx, right.String(), "model", name)
 	}
