@@ -40,7 +40,12 @@ func TestPerThreadDefaultStream(t *testing.T) {
 		return <-result
 	}
 	require.NoError(t, thread(func() cu.Result { return cu.MemAlloc(&p, 16) }).Err())
-	require.NoError(t, thread(func() cu.Result { return cu.MemsetD8(p, 0, 16) }).Err())
+	require.NoError(t, thread(func() cu.Result {
+		if r := cu.MemsetD8(p, 0, 16); r != cu.SUCCESS {
+			return r
+		}
+		return cu.StreamSynchronize(0) // a fill is asynchronous, and other threads' streams do not wait for it
+	}).Err())
 	// The first thread's default stream waits for a value that the second one's writes.
 	waiting, written := make(chan cu.Result), make(chan struct{})
 	go func() {

@@ -276,7 +276,10 @@ var (
 
 // shifted returns a message of the server with its times shifted. Their lengths stay.
 func (p *faultProxy) shifted(words []string, line []byte) []byte {
-	if p.shift == 0 || len(words) < 3 || !strings.HasSuffix(words[0], "MSG") {
+	p.mu.Lock()
+	shift := p.shift
+	p.mu.Unlock()
+	if shift == 0 || len(words) < 3 || !strings.HasSuffix(words[0], "MSG") {
 		return line
 	}
 	line = serverTime.ReplaceAllFunc(line, func(text []byte) []byte {
@@ -284,7 +287,7 @@ func (p *faultProxy) shifted(words []string, line []byte) []byte {
 		if err != nil {
 			return text
 		}
-		return []byte(at.Add(p.shift).Format("2006-01-02T15:04:05"))
+		return []byte(at.Add(shift).Format("2006-01-02T15:04:05"))
 	})
 	return ackTime.ReplaceAllFunc(line, func(text []byte) []byte {
 		parts := ackTime.FindSubmatch(text)
@@ -292,6 +295,6 @@ func (p *faultProxy) shifted(words []string, line []byte) []byte {
 		if err != nil {
 			return text
 		}
-		return fmt.Appendf(nil, "%s%d", parts[1], at+p.shift.Nanoseconds())
+		return fmt.Appendf(nil, "%s%d", parts[1], at+shift.Nanoseconds())
 	})
 }

@@ -129,7 +129,9 @@ func TestSweepsUseTheClockOfTheServer(t *testing.T) {
 			address := remotetest.FreeAddress(t)
 			_, straight := start(t, natslink.ServerOptions{Listen: address})
 			proxy := startFaultProxy(t, address)
+			proxy.mu.Lock()
 			proxy.shift = shift
+			proxy.mu.Unlock()
 			lossy, err := natslink.Connect(proxy.address)
 			require.NoError(t, err)
 			defer lossy.Close()
