@@ -324,7 +324,7 @@ func TestGatewayAuditOnFullDisk(t *testing.T) {
 				refused++
 			}
 			written := records(t, audit, "withdraw")
-			require.Contains(t, g.out.String(), "records are missing in a log file")
+			p.eventually("the log says so", func() bool { return strings.Contains(g.out.String(), "records are missing in a log file") })
 			if required {
 				require.Positive(t, refused)
 				require.InDelta(t, done, written, 1, "the line after a change may be lost, the one before is there")

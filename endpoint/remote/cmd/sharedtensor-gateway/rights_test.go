@@ -423,6 +423,9 @@ func natsRequest(subject, body string, header ...string) func(c *matrixClient) s
 			answers, err := conn.SubscribeSync(msg.Reply)
 			require.NoError(c.t, err)
 			require.NoError(c.t, conn.PublishMsg(msg))
+			// The servers of a cluster may lose a message before they know its account. Clients repeat what is not answered.
+			again := time.NewTicker(5 * time.Second)
+			defer again.Stop()
 			for end := time.After(remotetest.Patience); ; {
 				answer, err := answers.NextMsg(20 * time.Millisecond)
 				if err == nil {
@@ -436,6 +439,8 @@ func natsRequest(subject, body string, header ...string) func(c *matrixClient) s
 				case err := <-violations:
 					require.ErrorContains(c.t, err, "ermissions")
 					return refused
+				case <-again.C:
+					require.NoError(c.t, conn.PublishMsg(msg))
 				case <-end:
 					require.Fail(c.t, "no answer", subject)
 					return ""
