@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -457,6 +458,25 @@ func TestOptionsInvalid(t *testing.T) {
 	}
 }
 
+// pause stops a process and returns when all its threads have stopped: one may run on for a moment after the signal.
+func pause(t *testing.T, p *os.Process) {
+	t.Helper()
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
+	remotetest.Eventually(t, func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+		if err != nil || len(threads) == 0 {
+			return fmt.Errorf("the threads of %d: %w", p.Pid, err)
+		}
+		for _, thread := range threads {
+			if text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), ") T ") {
+				return fmt.Errorf("a thread runs: %s", text)
+			}
+		}
+		return nil
+	})
+}
+
+
 // The owner keeps the announced parameters until the next ones are announced, also if that takes long, so that workers
 // can get them.
 func TestAnnouncedParametersAreKept(t *testing.T) {
@@ -487,7 +507,7 @@ func TestAnnouncedParametersAreKept(t *testing.T) {
 		})
 	}
 	for version := uint64(1); version <= 2; version++ {
-		require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGSTOP)) // the announcement waits
+		pause(t, site.nats.cmd.Process) // the announcement waits
 		sd := weights(t, site.dev, float32(version))
 		published := make(chan error, 1)
 		go func() {
@@ -504,7 +524,7 @@ func TestAnnouncedParametersAreKept(t *testing.T) {
 
 	// An announcement fails. The owner has the version, but workers know only the earlier one.
 	sd := weights(t, site.dev, 9)
-	require.NoError(t, site.nats.cmd.Process.Signal(syscall.SIGSTOP))
+	pause(t, site.nats.cmd.Process)
 	brief, end := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer end()
 	_, err = trainer.Publish(brief, sd)
