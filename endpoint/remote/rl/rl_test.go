@@ -476,7 +476,6 @@ func pause(t *testing.T, p *os.Process) {
 	})
 }
 
-
 // The owner keeps the announced parameters until the next ones are announced, also if that takes long, so that workers
 // can get them.
 func TestAnnouncedParametersAreKept(t *testing.T) {
