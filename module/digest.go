@@ -138,7 +138,7 @@ func (sd *StateDict) ClaimedDigest() (Digest, bool) {
 	return digestOf(sd, each), true
 }
 
-// digestOf computes the digest of the state dict from those of its tensors.
+// digestOf computes the digest of the state dict from the digests of its tensors.
 func digestOf(sd *StateDict, each map[string]Digest) Digest {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(each)) {

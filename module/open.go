@@ -194,7 +194,7 @@ func splitFiles(disk safetensors.Files, path string) ([]string, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case said <= 1: // as llama.cpp, which reads the other files only if the metadata says so
+	case said <= 1: // as llama.cpp, which reads the other files only if the metadata requires it
 		return []string{path}, nil
 	case said > maxSplits:
 		return nil, fmt.Errorf("%w: %d parts; the limit is %d", gguf.ErrSplit, said, maxSplits)

@@ -20,7 +20,7 @@ const architectureKey = "general.architecture"
 // splitKeys describe a part of a split model, so they are not written: a saved model is one file.
 var splitKeys = []string{splitNo, splitCount, splitTensors}
 
-// ggufFile plans a GGUF file. entries is the metadata of the file of which the state dict was loaded, if foreign.
+// ggufFile plans a GGUF file. entries is the metadata of the file from which the state dict was loaded, if foreign.
 func (sd *StateDict) ggufFile(ctx context.Context, opts SaveOptions, entries gguf.Metadata, foreign bool) (*file, error) {
 	if opts.PythonTies {
 		return nil, fmt.Errorf("%w: Python's load_model reads no GGUF, so its ties cannot be recorded", ErrFormat)
@@ -123,7 +123,7 @@ func valueLike(old any, text string) (value any, err error) {
 	return value, nil
 }
 
-// foreign returns the metadata of the GGUF files of which the state dict was loaded, and whether there are any. If whole
+// foreign returns the metadata of the GGUF files from which the state dict was loaded, and whether there are any. If whole
 // files were loaded, also by another process, their slabs begin with it.
 func (sd *StateDict) foreign() (entries gguf.Metadata, found bool, err error) {
 	headers, err := sd.images()

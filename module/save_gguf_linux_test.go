@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
@@ -109,9 +110,7 @@ func TestSaveGGUF(t *testing.T) {
 func TestSaveGGUFReadByPython(t *testing.T) {
 	t.Parallel()
 	python := os.Getenv("SHAREDTENSOR_GGUF_PYTHON")
-	if python == "" {
-		t.Skip("SKIPPED: SHAREDTENSOR_GGUF_PYTHON does not name a Python with the gguf package")
-	}
+	drivertest.Needs(t, "gguf-py", python != "", "SHAREDTENSOR_GGUF_PYTHON names no Python with the gguf package")
 	read := func(path string) string {
 		out, err := exec.CommandContext(t.Context(), python, "testdata/read_gguf.py", path).CombinedOutput()
 		require.NoError(t, err, string(out))
@@ -235,7 +234,7 @@ func TestSaveOtherAsGGUF(t *testing.T) {
 	require.Equal(t, gguf.Metadata{{Key: "a", Value: "1"}, {Key: "b", Value: "2"}}, h.Metadata)
 	require.Equal(t, []gguf.TensorInfo{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{3}}}, h.Tensors)
 
-	// Tensors whose first bytes are those of a GGUF file do not make it one.
+	// Tensors that begin with the first bytes of a GGUF file do not make a GGUF file.
 	x, err := tensor.FromSlice(dev, tensor.Shape{32}, []byte("GGUF\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
 	require.NoError(t, err)
 	looks := module.NewStateDict()

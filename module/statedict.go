@@ -39,7 +39,7 @@ type StateDict struct {
 	// each one, which owns a reference.
 	extra   []*tensor.Tensor
 	digests []*Digest // nil if no tensor has one, otherwise one for each name
-	// entries is the metadata of the GGUF file of which a part was loaded, with the types of the values. If a whole file was
+	// entries is the metadata of the GGUF file from which a part was loaded, with the types of the values. If a whole file was
 	// loaded, its slab contains them.
 	entries gguf.Metadata
 }

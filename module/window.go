@@ -12,12 +12,12 @@ const windowBytes = 8 << 20
 
 // window is a part of the slab, filled from the files.
 type window struct {
-	// data is what belongs at dst; the gaps between tensors are zero.
+	// data are the bytes for dst; the gaps between tensors are zero.
 	data []byte
 	dst  int64
 	// read is how many bytes of data came from files.
 	read int64
-	// file and err say which file could not be read, and why.
+	// file is the file that could not be read, and err is the reason.
 	file int
 	err  error
 }

@@ -116,7 +116,7 @@ func TestIntegersRoundOnce(t *testing.T) {
 	}
 }
 
-// Numbers beyond a small float's range are those of float32, also if they are beyond that range.
+// Numbers beyond a small float's range get the code that float32 numbers get, also beyond the range of float32.
 func TestRoundsBeyondRange(t *testing.T) {
 	t.Parallel()
 	floats := []float64{1e300, -1e300, math.MaxFloat32 * 1.0000001, 1e-300, -1e-300, math.Inf(1), math.Inf(-1), math.SmallestNonzeroFloat64, 0, math.Copysign(0, -1)}

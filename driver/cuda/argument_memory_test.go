@@ -78,7 +78,7 @@ func launchTyped[P any](t *testing.T, f *cuda.Function, s *cuda.Stream, p P, val
 	require.NoError(t, k.Launch(cuda.LaunchConfig{Stream: s}, args{p, value, 1}))
 }
 
-// Memory among the arguments of a kernel is not exposed by the launch, of whatever type it is, and Close waits for the
+// Memory among the arguments of a kernel of each type is not exposed by the launch, and Close waits for the
 // kernel. Only memory whose type hides that it is of this package is exposed.
 func TestMemoryOfAnyTypeIsTracked(t *testing.T) {
 	d := openDevice(t, 0)

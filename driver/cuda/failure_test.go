@@ -304,7 +304,7 @@ func closers(t *testing.T, d *cuda.Device, x *fixture) map[string]func() (closer
 	return all
 }
 
-// If a call of Close fails, once or twice, Close can be repeated. Nothing is released twice, and nothing remains.
+// If a call of Close fails, once or twice, Close can be repeated. Each resource is released exactly once.
 func TestCloseFails(t *testing.T) {
 	fake := startFake(t)
 	d := openDevice(t, 0)

@@ -26,7 +26,7 @@ type release struct {
 	forgotten bool
 	begun     bool // a part of the resource may be released
 	freed     bool // the resource is released; the reference to the context may remain
-	failures  int  // of the release in the background, except those that a capture causes
+	failures  int  // of the release in the background, without failures that a capture causes
 }
 
 // run waits for the uses of the object, frees the resource, and releases the reference to the context. It returns
@@ -78,7 +78,7 @@ func (h *release) waitAndFree() error {
 	return err
 }
 
-// kept are the releases that never run: those of unreachable objects that were exposed. The list keeps them reachable because parts of them have
+// kept are the releases of unreachable objects that were exposed. They never run. The list keeps them reachable because parts of them have
 // cleanups.
 var kept struct {
 	mu  sync.Mutex
@@ -192,7 +192,7 @@ type Stats struct {
 
 // Stats reports the objects made from d whose release is deferred. The release is retried at least every 50 ms until
 // the captures have ended. It then waits for the work that uses the objects. A release that fails 50 times for another
-// reason than a capture ends: it is logged, and reported as a leak that is kept ([driver.Leaks]).
+// reason than a capture ends: [driver.Leaks] and the log report the leak.
 func (d *Device) Stats() Stats {
 	q := &d.p.postponed
 	q.mu.Lock()

@@ -9,7 +9,7 @@ import (
 // errNotReleased marks an error after which the resource still exists. Close can be called again.
 type errNotReleased struct {
 	error
-	// begun is set if the driver was called to release a part of the resource. The object cannot be used any more.
+	// begun is set if the driver was called to release a part of the resource. The object is then unusable.
 	begun bool
 }
 

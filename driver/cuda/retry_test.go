@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// The release of an unreachable object ends, whatever the driver returns: the memory is released, or reported as kept.
+// The release of an unreachable object ends with each result of the driver: the memory is released, or reported as kept.
 func TestReleaseInTheBackgroundEnds(t *testing.T) {
 	if child(t, "background") {
 		return

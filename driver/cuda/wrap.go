@@ -33,7 +33,7 @@ func (own Ownership) refuse(err error, fn string, free func() cu.Result) error {
 	return err
 }
 
-// refuseIn is refuse with the context of the device current. A context that does not exist has no resources.
+// refuseIn is refuse with the context of the device current. Without that context there are no resources.
 func (d *Device) refuseIn(own Ownership, err error, fn string, free func() cu.Result) error {
 	if own == Borrowed {
 		return err

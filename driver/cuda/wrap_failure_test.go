@@ -67,7 +67,7 @@ var wrappings = map[string]wrapping{
 	},
 }
 
-// An owned resource that cannot be wrapped is released, whichever call fails, and a borrowed one is not.
+// An owned resource that cannot be wrapped is released after each failing call. A borrowed one is left alone.
 func TestFailedWrapReleasesOwnedResources(t *testing.T) {
 	fake := startFake(t)
 	for name, w := range wrappings {
@@ -144,7 +144,7 @@ func TestRefusedWrapReleasesOwnedResources(t *testing.T) {
 			require.Equal(t, before, fake.Live())
 		})
 	}
-	// A part of an allocation, and a handle that the driver does not know, cannot be owned.
+	// Parts of allocations and handles that are unknown to the driver cannot be owned.
 	p := foreign(t, d, func(p *cu.DevicePtr) cu.Result { return cu.MemAlloc(p, 4096) })
 	before := fake.Live()
 	_, err = d.WrapMemory(p+512, 512, cuda.Owned)

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// The numbers that codes of few bits stand for, and those of signed bytes.
+// The numbers that codes of few bits stand for, and the values of signed bytes.
 var (
 	from0x32 = [32]float32(integers(0, 32))
 	from8    = [16]float32(integers(-8, 16))

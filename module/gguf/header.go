@@ -48,7 +48,7 @@ var (
 	ErrKey = errors.New("bad metadata key")
 	// ErrValue means that a metadata value has an unknown or an unsupported type.
 	ErrValue = errors.New("bad metadata value")
-	// ErrAlignment means that general.alignment is not a uint32 that is a power of two, or that a tensor is not aligned.
+	// ErrAlignment means that a tensor is not aligned, or that general.alignment is another value than a power of two in a uint32.
 	ErrAlignment = errors.New("bad alignment")
 	// ErrName means that a tensor name is empty, too long or occurs twice.
 	ErrName = errors.New("bad tensor name")
@@ -58,7 +58,7 @@ var (
 	ErrShape = errors.New("bad shape")
 	// ErrOverlap means that two tensors share bytes of the file.
 	ErrOverlap = errors.New("tensors overlap")
-	// ErrLength means that the written bytes of a tensor are not those of its type and shape.
+	// ErrLength means that the written bytes of a tensor do not match its type and shape.
 	ErrLength = errors.New("wrong number of bytes")
 	// ErrSplit means that the files of a split model do not belong together.
 	ErrSplit = errors.New("files of a split model do not match")

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 )
 
-// A header is read within four times its size, whatever it contains: all bytes that are allocated count.
+// Headers of each kind of content are read within four times their size. All bytes that are allocated count.
 func TestReadHeaderMemory(t *testing.T) {
 	entries := func(n int, value func(i int) []any) []byte {
 		var b bytes.Buffer

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -102,9 +103,7 @@ type reference []string
 func buildReference(t testing.TB, flags ...string) reference {
 	t.Helper()
 	source := os.Getenv("SHAREDTENSOR_GGML")
-	if source == "" {
-		t.Skip("SKIPPED: SHAREDTENSOR_GGML does not name a folder with ggml's sources")
-	}
+	drivertest.Needs(t, "ggml", source != "", "SHAREDTENSOR_GGML names no folder with ggml's sources")
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "gcc"
@@ -163,12 +162,10 @@ func TestReadHeaderAsGGML(t *testing.T) {
 func buildHeaderReference(t *testing.T) reference {
 	t.Helper()
 	source := os.Getenv("SHAREDTENSOR_GGML")
-	if source == "" || os.Getenv("SHAREDTENSOR_TEST_EXEC") != "" {
-		t.Skip("SKIPPED: SHAREDTENSOR_GGML does not name a folder with ggml's sources, or another architecture is emulated")
-	}
-	if _, err := exec.LookPath("g++"); err != nil {
-		t.Skip("SKIPPED: g++ is not installed")
-	}
+	drivertest.Needs(t, "native", os.Getenv("SHAREDTENSOR_TEST_EXEC") == "", "another architecture is emulated: the headers are compared on this one")
+	drivertest.Needs(t, "ggml", source != "", "SHAREDTENSOR_GGML names no folder with ggml's sources")
+	_, err := exec.LookPath("g++")
+	drivertest.Needs(t, "ggml", err == nil, "g++ is not installed")
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/ggml-version.h", nil, 0o600)) // the build of ggml generates it
 	flags := []string{"-O1", "-DNDEBUG", `-DGGML_VERSION="0"`, `-DGGML_COMMIT="0"`, "-ffunction-sections", "-I" + dir, "-I" + source + "/include", "-I" + source + "/src"}
@@ -261,12 +258,9 @@ func BenchmarkDequantize(b *testing.B) {
 		var c reference
 		b.Run(build.name, func(b *testing.B) {
 			c = buildReference(b, build.flags...)
-			for _, dt := range tensor.QuantizedDTypes() {
+			for _, dt := range referenceTypes() {
 				elements, size := dt.Block()
 				b.Run(fmt.Sprint(dt), func(b *testing.B) {
-					if dt == tensor.Q8_1 {
-						b.Skip("ggml has no conversion of this type")
-					}
 					out := c.run(b, nil, "bench", number(dt), strconv.Itoa(n/elements*size), strconv.Itoa(n), strconv.Itoa(b.N))
 					ns, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 					require.NoError(b, err)

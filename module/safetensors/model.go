@@ -36,9 +36,9 @@ const (
 type Model struct {
 	// Path is the file or index that was opened.
 	Path string
-	// Files are the model's files; those of an index are sorted by name.
+	// Files are the model's files, sorted by name if there is an index.
 	Files []*File
-	// Tensors holds the tensors of all files, or those that the index places: in the order of Files, and within a file by
+	// Tensors holds the tensors of all files, or the tensors that the index places: in the order of Files, and within a file by
 	// place.
 	Tensors []ModelTensor
 	// Metadata is the __metadata__ of all files; if two files differ in a key, the first file's value.

@@ -23,7 +23,7 @@ type original struct {
 type statter interface{ Stat() (fs.FileInfo, error) }
 
 // record adds a file that was opened by its path. The path is compared, because another file may have replaced it. A process
-// that may not look at the path any more compares the open file.
+// that must not use the path compares the open file.
 func (m *Model) record(path string, info fs.FileInfo, f statter) {
 	m.originals = append(m.originals, original{path, info, func() (fs.FileInfo, error) {
 		now, err := m.disk.Stat(path)

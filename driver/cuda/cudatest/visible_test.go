@@ -14,11 +14,8 @@ import (
 
 const visibleVariable = "SHAREDTENSOR_TEST_VISIBLE"
 
-// TestVisibleProcess runs in a process of TestVisibleDevices, which compares the output.
-func TestVisibleProcess(t *testing.T) {
-	if os.Getenv(visibleVariable) == "" {
-		t.Skip("runs as a process of TestVisibleDevices")
-	}
+// printVisible prints the devices that a process of TestVisibleDevices sees.
+func printVisible(t *testing.T) {
 	var n int32
 	fmt.Println("init", int(cu.Init(0)))
 	require.NoError(t, cu.DeviceGetCount(&n).Err())
@@ -32,6 +29,10 @@ func TestVisibleProcess(t *testing.T) {
 // CUDA_VISIBLE_DEVICES selects and orders devices by number, by UUID and by the beginning of a UUID. The first invalid
 // entry ends the list, and a device that is named twice hides all.
 func TestVisibleDevices(t *testing.T) {
+	if os.Getenv(visibleVariable) != "" {
+		printVisible(t)
+		return
+	}
 	uuids := []string{"aaaa0000-0000-0000-0000-000000000001", "aabb0000-0000-0000-0000-000000000002", "ccdd0000-0000-0000-0000-000000000003"}
 	const a, b, c = "aaaa", "aabb", "ccdd"
 	const migA, migC = "2aaa", "4cdd" // the UUIDs of the instances
@@ -79,7 +80,7 @@ func TestVisibleDevices(t *testing.T) {
 		{true, "GPU-cc", []string{migC}},
 	} {
 		t.Run(fmt.Sprintf("mig=%v %s", test.mig, test.visible), func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "-test.run=^TestVisibleProcess$", "-test.v")
+			cmd := exec.Command(os.Args[0], "-test.run=^TestVisibleDevices$", "-test.v")
 			cmd.Env = append(os.Environ(), Options{Devices: 3, UUIDs: uuids, MIG: test.mig, Visible: test.visible}.Env(t)...)
 			cmd.Env = append(cmd.Env, visibleVariable+"=1")
 			out, _ := cmd.CombinedOutput() // it fails if there is no device

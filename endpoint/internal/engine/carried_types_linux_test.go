@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -12,7 +13,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"os/exec"
 	"reflect"
 	"regexp"
 	"strings"
@@ -25,6 +25,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
@@ -212,7 +213,7 @@ func carriedRows() (rows []carriedRow) {
 		valueRow(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/9"), true),
 		valueRow(netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.1:81"), true), valueRow(*link, *other, true),
 		valueRow(url.Values{"a": {"b"}}, url.Values{"a": {"c"}}, true), valueRow(time.March, time.May, true), valueRow(reflect.Int, reflect.Bool, true),
-		// Types that contain nothing that is exported, and what cannot leave a process.
+		// Types without exported content, and values that belong to one process.
 		refusedRow(*third, *twoThirds), refusedRow(third, twoThirds), refusedRow(*big.NewFloat(1.5), *big.NewFloat(2.5)), refusedRow(big.NewInt(1), big.NewInt(2)),
 		refusedRow(*new(big.Int).Lsh(big.NewInt(1), 100), *big.NewInt(1)), refusedRow(hidden{1, 2}, hidden{1, 3}), refusedRow([]hidden{{1, 2}}, nil),
 		refusedRow(map[string]hidden{"a": {1, 2}}, nil), refusedRow(bytes.NewBufferString("a"), bytes.NewBufferString("b")),
@@ -288,52 +289,42 @@ func requireSame[T any](t *testing.T, want, got T, what string) {
 	require.True(t, sameValue(reflect.ValueOf(&want).Elem(), reflect.ValueOf(&got).Elem()), "%s: sent %#v, received %#v", what, want, got)
 }
 
-const typesOwnerEnv = "SHAREDTENSOR_TEST_TYPES_OWNER"
+// typesOwner is an owner in another process with an endpoint for each type.
+type typesOwner struct{ server *endpoint.Server }
 
-// TestOwnerOfTypes is the owner of TestTypesArriveOrAreRefused, in another process.
-func TestOwnerOfTypes(t *testing.T) {
-	socket := os.Getenv(typesOwnerEnv)
-	if socket == "" {
-		t.Skip("it is started by TestTypesArriveOrAreRefused")
-	}
+var typesRole = proctest.NewRole("owner of types", nil, func() (*typesOwner, error) { return new(typesOwner), nil })
+
+// serveTypes serves at a socket until the process ends.
+var serveTypes = proctest.NewOp(typesRole, "serve", func(o *typesOwner, socket string) (struct{}, error) {
 	r := &endpoint.Registry{}
 	type anything struct{ V any }
 	returns := func(_ context.Context, in anything) (anything, error) { return in, nil }
-	require.NoError(t, endpoint.Register(r, "any", returns))
-	require.NoError(t, endpoint.Register(r, "cached any", returns, endpoint.Cached()))
-	require.NoError(t, endpoint.Register(r, "lengths", func(_ context.Context, in nilIn) (string, error) { return in.nils(), nil }))
-	require.NoError(t, endpoint.Register(r, "nils", func(_ context.Context, in nilIn) (nilIn, error) { return nilIn{}, nil }))
+	err := errors.Join(
+		endpoint.Register(r, "any", returns),
+		endpoint.Register(r, "cached any", returns, endpoint.Cached()),
+		endpoint.Register(r, "lengths", func(_ context.Context, in nilIn) (string, error) { return in.nils(), nil }),
+		endpoint.Register(r, "nils", func(context.Context, nilIn) (nilIn, error) { return nilIn{}, nil }))
 	for _, row := range carriedRows() {
 		if row.register != nil {
-			require.NoError(t, row.register(r), row.name)
+			err = errors.Join(err, row.register(r))
 		}
 	}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{fixture.Device(t)}, Registry: r})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { // until the test ends
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		stop()
-	}()
-	require.NoError(t, s.Serve(ctx))
-	require.NoError(t, s.Close())
-}
+	dev, openErr := host.Open()
+	if err = errors.Join(err, openErr); err != nil {
+		return struct{}{}, err
+	}
+	o.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: r})
+	if err == nil {
+		go func() { _ = o.server.Serve(context.Background()) }() // the client fails if it ends
+	}
+	return struct{}{}, err
+})
 
 // clientOfTypes starts the owner of all types and returns a client of it.
 func clientOfTypes(t *testing.T) *endpoint.Client {
 	t.Helper()
 	socket := proctest.SocketPath(t)
-	owner := exec.Command(os.Args[0], "-test.run=^TestOwnerOfTypes$", "-test.v")
-	owner.Env = append(os.Environ(), typesOwnerEnv+"="+socket)
-	var log bytes.Buffer
-	owner.Stdout, owner.Stderr = &log, &log
-	stdin, err := owner.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, owner.Start())
-	t.Cleanup(func() {
-		stdin.Close()
-		require.NoError(t, owner.Wait(), "%s", &log)
-	})
+	serveTypes.Must(typesRole.Start(t), socket)
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.WaitLimit)
 	defer cancel()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true, Devices: []driver.Device{fixture.Device(t)}})

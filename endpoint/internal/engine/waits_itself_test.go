@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// A Serialized function that waits for itself gets an error that names the functions on the way, whatever is on the way:
+// A Serialized function that waits for itself gets an error that names the functions on the way. On the way are
 // functions, tasks and cached results.
 func TestSerializedWaitsForItself(t *testing.T) {
 	through := map[string][]endpoint.Option{

@@ -368,10 +368,10 @@ var requests = map[message.Op]any{
 	message.OpObjects: message.Objects{}, message.OpObjectDestroy: message.Object{},
 }
 
-// placeholder is replaced by a text of the same length that is not UTF-8.
-var placeholder, invalid = []byte("qqqq"), []byte("q\xff\xc3\x28")
+// marker is replaced by a text of the same length that is not UTF-8.
+var marker, invalid = []byte("qqqq"), []byte("q\xff\xc3\x28")
 
-// fillTexts returns one copy of v for each text field below it, in which this text is the placeholder.
+// fillTexts returns one copy of v for each text field below it, in which this text is the marker.
 func fillTexts(v reflect.Value, depth int) (list []reflect.Value) {
 	with := func(set func(copy reflect.Value)) {
 		copy := reflect.New(v.Type()).Elem()
@@ -381,10 +381,10 @@ func fillTexts(v reflect.Value, depth int) (list []reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		with(func(c reflect.Value) { c.SetString(string(placeholder)) })
+		with(func(c reflect.Value) { c.SetString(string(marker)) })
 	case reflect.Slice:
 		if v.Type() == reflect.TypeFor[message.RawMessage]() {
-			raw := append([]byte{0x64}, placeholder...)
+			raw := append([]byte{0x64}, marker...)
 			with(func(c reflect.Value) { c.SetBytes(raw) })
 			return list
 		}
@@ -421,10 +421,10 @@ func TestInvalidTextOfPeerIsRefused(t *testing.T) {
 		for _, filled := range fillTexts(reflect.ValueOf(body), 0) {
 			encoded, err := message.MarshalPayload(filled.Interface())
 			require.NoError(t, err)
-			if !bytes.Contains(encoded, placeholder) {
+			if !bytes.Contains(encoded, marker) {
 				continue // not sent
 			}
-			encoded = bytes.ReplaceAll(encoded, placeholder, invalid)
+			encoded = bytes.ReplaceAll(encoded, marker, invalid)
 			request := message.AppendRequest(nil, message.Request{Op: op, Body: encoded})
 			peer := fixture.PolitePeer(t, o.socket)
 			require.NoError(t, peer.Conn.Send(wire.KindRequest, 1, request))
@@ -443,7 +443,7 @@ func TestInvalidTextOfPeerIsRefused(t *testing.T) {
 		encoded, err := message.Marshal(hello.Interface())
 		require.NoError(t, err)
 		peer := fixture.RawPeer(t, o.socket)
-		require.NoError(t, peer.Conn.Send(wire.KindHello, 0, bytes.ReplaceAll(encoded, placeholder, invalid)))
+		require.NoError(t, peer.Conn.Send(wire.KindHello, 0, bytes.ReplaceAll(encoded, marker, invalid)))
 		frame, err := peer.Conn.Receive()
 		require.NoError(t, err)
 		require.Equal(t, wire.KindError, frame.Kind)

@@ -19,7 +19,7 @@ import (
 type gpuUse struct {
 	// Index is the index in the order of PCI addresses. CUDA's ordinals differ if CUDA_VISIBLE_DEVICES is set.
 	Index int `json:"index"`
-	// UUID has no prefix, as those of devices.
+	// UUID has no prefix, like the UUID of a device.
 	UUID        string       `json:"uuid"`
 	Name        string       `json:"name"`
 	Total       int64        `json:"bytes,omitempty"`
@@ -28,7 +28,7 @@ type gpuUse struct {
 	Temperature *int         `json:"celsius,omitempty"`
 	Watts       *float64     `json:"watts,omitempty"`
 	Processes   []gpuProcess `json:"processes"`
-	// Instances are the MIG devices of a GPU in MIG mode. Their processes are among those of the GPU.
+	// Instances are the MIG devices of a GPU in MIG mode. The GPU's processes include theirs.
 	Instances []gpuInstance `json:"mig,omitempty"`
 	// Error is the reason why the GPU could not be read. Other values may be missing.
 	Error string `json:"error,omitempty"`

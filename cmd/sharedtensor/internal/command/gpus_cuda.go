@@ -11,7 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/nvml"
 )
 
-// openNVML initialises NVML once. The session lasts as long as the process, because the first initialisation is slow.
+// openNVML initialises NVML once. The session ends with the process, because the first initialisation is slow.
 var openNVML = sync.OnceValues(nvml.Open)
 
 // readGPUs returns the GPUs of this host with the processes that hold their memory.

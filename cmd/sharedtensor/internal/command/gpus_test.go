@@ -72,7 +72,7 @@ func TestGPUProcessesNotRead(t *testing.T) {
 	require.NotContains(t, p.must("top", "--once", "-i", "50ms"), "GPU PROCESS", "a host without a GPU")
 }
 
-// A lost GPU does not hide the others, whichever call detects the loss.
+// A lost GPU does not hide the others. Each call may detect the loss.
 func TestLostGPU(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]map[string]nvml.Result{

@@ -202,7 +202,7 @@ class Store:
             items, stored, before = await self._loaded(bin, max)
             if not stored:
                 return []
-            if time.monotonic() - begin > _CLAIM_WINDOW / 2:  # the server forgets claims that are settled
+            if time.monotonic() - begin > _CLAIM_WINDOW / 2:  # the server drops claims that are settled
                 begin = time.monotonic()
                 first, claim = await self._read(bin, 1)
                 if claim != before or not first or first[0][0] != stored[0][0]:

@@ -39,9 +39,9 @@ def is_tensor(value: object) -> bool:
 
 
 def raw(value: Array) -> RawTensor:
-    """Returns a tensor as its bytes, which are copied only if they are not contiguous or not in host memory.
+    """Returns a tensor as its bytes. Contiguous bytes in host memory are not copied.
 
-    Raises CapabilityError for values that are no tensors, and for types that cannot be sent.
+    Raises CapabilityError for other values than tensors, and for types that cannot be sent.
     """
     if isinstance(value, RawTensor):
         return value

@@ -53,7 +53,7 @@ __all__ = [
 T = TypeVar("T")
 
 TIMEOUT = 10.0  # seconds of a request
-_REPEATED = 60.0  # seconds for which a message is repeated; less if the server forgets repeated messages earlier
+_REPEATED = 60.0  # seconds for which a message is repeated; less if the server's window for duplicates is shorter
 _DUPLICATE_WINDOW = 120.0  # seconds for which the server recognizes repeated messages, of streams made here
 _QUOTA_WAIT = 30.0  # seconds for which a refused request is repeated
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # of one answer
@@ -68,11 +68,11 @@ class ConflictError(InvalidArgumentError):
 
 
 class RepeatedConflictError(ConflictError):
-    """An earlier attempt was not answered, and the server has no record of it. It may be what has changed the bin."""
+    """An earlier attempt was not answered, and the server has no record of it. That attempt may have changed the bin."""
 
 
 class _NoAnswerError(Exception):
-    """An attempt was not answered, or not sent."""
+    """An attempt failed or was not answered."""
 
 
 class _Refusals:
@@ -262,7 +262,7 @@ class _Attempts:
         except Error:
             raise  # some are OSErrors too
         except (nats.errors.NoRespondersError, NoStreamResponseError, nats.errors.OutboundBufferLimitError) as err:
-            raise _NoAnswerError(str(err)) from err  # it was not sent, or reached no stream
+            raise _NoAnswerError(str(err)) from err  # it was not sent, or no stream received it
         except (nats.errors.Error, asyncio.TimeoutError, OSError) as err:
             self.unanswered = self.unanswered or start
             if isinstance(err, nats.errors.ConnectionClosedError):
@@ -329,7 +329,7 @@ async def publish(
 async def _settle(attempts: _Attempts, subject: str, id: str) -> int:
     """Returns the sequence number of a message if an unanswered attempt has stored it. A server checks the condition of
     a write before its id, so the next attempt conflicts with the stored one. The server stores an id once in a stream:
-    an empty message with the same id is a duplicate if it was stored. Otherwise it was not stored and never will be.
+    an empty message with the same id is a duplicate if it was stored. Otherwise it will never be stored.
 
     Raises RepeatedConflictError, or ConnectionLostError.
     """

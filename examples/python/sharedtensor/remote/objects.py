@@ -19,7 +19,7 @@ _ATTEMPTS = 5  # to find pieces, which a replica may not have yet
 
 
 class Objects:
-    """An object store. Names are never used twice, so an object does not change."""
+    """An object store. Each object has a new name, so its bytes stay the same."""
 
     def __init__(self, js: Any, bucket: str) -> None:
         self._js = js

@@ -125,7 +125,7 @@ class Trainer(_Run):
     """Publishes parameters and receives data. Its methods may be used by several threads.
 
     :param server: URL of NATS.
-    :param staleness: the maximum age of data in versions. Older data is dropped. None is no limit.
+    :param staleness: the maximum age of data in versions. Older data is dropped. None disables the limit.
     :param options: of `bins.Store.open`, such as `token` and `framework`.
     :ivar dropped: the number of samples that were too old.
     :ivar damaged: the number of samples that could not be read and were removed.
