@@ -68,7 +68,7 @@ class ConflictError(InvalidArgumentError):
 
 
 class RepeatedConflictError(ConflictError):
-    """An earlier attempt was not answered, and the server has no record of it. That attempt may have changed the bin."""
+    """An earlier attempt was not answered, and the server has no record of it. It may have changed the bin."""
 
 
 class _NoAnswerError(Exception):
