@@ -23,25 +23,40 @@ summary=()
 # step NAME TITLE: runs the function step_NAME if $only is empty or contains NAME. Status 0 means ok, 77 skipped (with the
 # reason in $tmp/skip), any other status failed.
 step() {
-	local name=$1 title=$2 start status result
+	local name=$1 title=$2 start status result copy tee i
 	if ((${#only[@]})) && [[ " ${only[*]} " != *" $name "* ]]; then return; fi
 	printf '\n==> %s: %s\n' "$name" "$title"
 	start=$EPOCHREALTIME
-	"step_$name"
+	exec {copy}> >(exec tee "$tmp/output")
+	tee=$!
+	"step_$name" >&"$copy" 2>&1 # in this shell, because steps set variables
 	status=$?
+	exec {copy}>&-
+	for ((i = 0; i < 50; i++)); do # a process that the step left behind may keep tee running
+		kill -0 "$tee" 2>/dev/null || break
+		sleep 0.05
+	done
 	local seconds
 	seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
 	case $status in
 	0) result=ok ;;
 	77) result="skipped ($(cat "$tmp/skip"))" ;;
-	*) result=FAILED failed=1 ;;
+	*) result=FAILED failed=1; failures "$name" <"$tmp/output" >>"$tmp/failures" ;;
 	esac
 	printf '<== %s: %s, %s s\n' "$name" "$result" "$seconds"
 	summary+=("$(printf '%-10s %7s s  %s' "$name" "$seconds" "$result")")
 }
 
-# summarize BEGIN: prints the result of each step. BEGIN is the value of SECONDS at the start.
+# failures NAME: of the output of a step, writes the tests that failed with the first lines that each said. The log of a run can be
+# too long for those who read it: its end says what failed.
+failures() {
+	grep -E -A 8 -- '--- FAIL|^(panic|fatal error|FAILED|ERROR|E  ) |DATA RACE|^[^ ]*\.go:[0-9]+:[0-9]+:|^test timed out' |
+		cut -c 1-240 | awk -v step="$1" 'NR <= 80 { print "  " step ": " $0 } END { if (NR > 80) print "  " step ": and " NR - 80 " lines more" }'
+}
+
+# summarize BEGIN: prints what failed and the result of each step. BEGIN is the value of SECONDS at the start.
 summarize() {
+	[[ ! -s $tmp/failures ]] || { printf '\nfailures\n' && cat "$tmp/failures"; }
 	printf '\nsummary\n'
 	printf '  %s\n' "${summary[@]}"
 	printf '  %-10s %5d s\n' total $((SECONDS - $1))

@@ -114,11 +114,12 @@ func SharedMappings() int {
 	return n
 }
 
-// standIn is the file in which the stand-in for libcuda shows the state of the process, from cuInit to its end.
-const standIn = "/memfd:fakecuda-checkpoint"
+// standIn are the files that the stand-in for libcuda keeps from the first test that loads it to the end of the process: the
+// state of the process and the page of its counters. A snapshot may be older than they are.
+var standIn = []string{"/memfd:fakecuda-checkpoint", "/fakecuda-"}
 
 func capture(ignore []string) *Snapshot {
-	ignore = append(slices.Clip(ignore), standIn)
+	ignore = append(slices.Clip(ignore), standIn...)
 	s := &Snapshot{ignore: ignore, files: openFiles(), mappings: sharedMappings(), goroutines: goroutines(), forever: blockedForever()}
 	ignored := func(entry string) bool {
 		return slices.ContainsFunc(ignore, func(part string) bool { return strings.Contains(entry, part) })
