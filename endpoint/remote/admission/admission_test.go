@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 var (
-	alice  = admission.Identity{Name: "alice", Method: admission.MethodToken}
-	bob    = admission.Identity{Name: "bob", Method: admission.MethodToken}
-	reader = admission.Identity{Name: "reader", Method: admission.MethodToken, ReadOnly: true}
-	other  = admission.Identity{Name: "other", Method: admission.MethodToken, ReadOnly: true}
-	local  = admission.Identity{Method: admission.MethodNone}
+	alice  = rights.Identity{Name: "alice", Method: rights.MethodToken}
+	bob    = rights.Identity{Name: "bob", Method: rights.MethodToken}
+	reader = rights.Identity{Name: "reader", Method: rights.MethodToken, ReadOnly: true}
+	other  = rights.Identity{Name: "other", Method: rights.MethodToken, ReadOnly: true}
+	local  = rights.Identity{Method: rights.MethodNone}
 )
 
 // No identity can charge more than its share, and closing a charge returns its bytes.
@@ -34,9 +35,9 @@ func TestPoolSharesByIdentity(t *testing.T) {
 	r := pool.Open(reader)
 	require.NoError(t, r.Add(10))
 	require.ErrorIs(t, pool.Open(other).Add(1), admission.ErrLimit, "read-only identities share")
-	unknown := pool.Open(admission.Identity{})
+	unknown := pool.Open(rights.Identity{})
 	require.NoError(t, unknown.Add(5))
-	require.ErrorIs(t, pool.Open(admission.Identity{}).Add(1), admission.ErrLimit)
+	require.ErrorIs(t, pool.Open(rights.Identity{}).Add(1), admission.ErrLimit)
 
 	a.Release(20)
 	require.Equal(t, int64(75), pool.Used())
@@ -81,7 +82,7 @@ func TestControllerBoundsProbes(t *testing.T) {
 		}
 		var waiting []context.Context
 		for range 1000 {
-			ctx, call, err := c.Enter(from("10.0.0.1"), admission.Identity{}, nil)
+			ctx, call, err := c.Enter(from("10.0.0.1"), rights.Identity{}, nil)
 			require.NoError(t, err)
 			defer call.Leave()
 			waiting = append(waiting, ctx)
@@ -95,7 +96,7 @@ func TestControllerBoundsProbes(t *testing.T) {
 		}
 		require.Equal(t, 32, running)
 		require.NoError(t, waiting[len(waiting)-1].Err(), "the newest runs")
-		_, probe, err := c.Enter(from("10.0.0.2"), admission.Identity{}, nil)
+		_, probe, err := c.Enter(from("10.0.0.2"), rights.Identity{}, nil)
 		require.NoError(t, err)
 		probe.Leave()
 		probe.Leave()
@@ -118,7 +119,7 @@ func TestControllerBoundsCalls(t *testing.T) {
 			ctx, call, err := c.Enter(t.Context(), alice, valid)
 			require.NoError(t, err)
 			defer call.Leave()
-			require.Equal(t, alice, admission.IdentityFrom(ctx))
+			require.Equal(t, alice, rights.IdentityFrom(ctx))
 			first = ctx
 		}
 		_, _, err := c.Enter(t.Context(), alice, valid)

@@ -5,7 +5,7 @@
 // close the charge when the memory is freed. Announced sizes are never charged. Each identity has a share of the pool,
 // so one client cannot use all of it.
 //
-//	charge := pool.Open(admission.IdentityFrom(ctx))
+//	charge := pool.Open(rights.IdentityFrom(ctx))
 //	defer charge.Close()
 //	if err := charge.Add(int64(len(chunk))); err != nil { … }
 //
@@ -21,6 +21,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // ErrRevoked is the cause of a call's context if the token or certificate of its sender was revoked.
@@ -64,9 +66,9 @@ func New(opts Options) *Controller {
 	return &Controller{
 		Requests: NewPool(Limits{
 			Bytes: opts.Bytes, ReadOnly: max(opts.Bytes/32, min(opts.Bytes, 1<<20)), Anonymous: min(opts.Bytes, 1<<20), Setting: "--max-in-flight",
-			Quota: func(q Quota) int64 { return q.InFlight },
+			Quota: func(q rights.Quota) int64 { return q.InFlight },
 		}),
-		uploads: NewPool(Limits{Bytes: math.MaxInt64, Share: math.MaxInt64, Anonymous: math.MaxInt64, Quota: func(q Quota) int64 { return q.Uploads }}),
+		uploads: NewPool(Limits{Bytes: math.MaxInt64, Share: math.MaxInt64, Anonymous: math.MaxInt64, Quota: func(q rights.Quota) int64 { return q.Uploads }}),
 		Rate:    opts.Rate,
 		slots:   NewPool(Limits{Bytes: opts.Calls, ReadOnly: max(1, opts.Calls/8)}),
 		running: make(map[*Call]struct{}),
@@ -88,7 +90,7 @@ func (c *Controller) NewPool(limits Limits) *Pool {
 // Call is an admitted call.
 type Call struct {
 	// Identity is the sender.
-	Identity Identity
+	Identity rights.Identity
 
 	controller *Controller
 	slot       *Charge
@@ -101,7 +103,7 @@ type Call struct {
 
 // Enter admits a call or fails with ErrLimit or ErrRate. valid reports whether the sender is still accepted; nil means always.
 // When valid returns false, the context ends with ErrRevoked as its cause. The caller calls Leave.
-func (c *Controller) Enter(ctx context.Context, id Identity, valid func() bool) (context.Context, *Call, error) {
+func (c *Controller) Enter(ctx context.Context, id rights.Identity, valid func() bool) (context.Context, *Call, error) {
 	if err := c.rates.take(id, time.Now()); err != nil {
 		return ctx, nil, err
 	}
@@ -111,7 +113,7 @@ func (c *Controller) Enter(ctx context.Context, id Identity, valid func() bool) 
 		return ctx, nil, fmt.Errorf("%w: %d calls of this client run at once: try again later", ErrLimit, c.slots.Limit(id))
 	}
 	call := &Call{Identity: id, controller: c, slot: slot, began: time.Now(), valid: valid}
-	ctx, call.cancel = context.WithCancelCause(WithIdentity(ctx, id))
+	ctx, call.cancel = context.WithCancelCause(rights.WithIdentity(ctx, id))
 	if !id.Known() {
 		call.leave = c.probes.enter(ctx, call)
 	}

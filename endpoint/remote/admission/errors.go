@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -72,6 +73,9 @@ var kinds = []struct {
 	{context.Canceled, Canceled},
 	{context.DeadlineExceeded, Timeout},
 	{nil, Kind{}},
+	{rights.ErrUnauthenticated, Unauthenticated},
+	{rights.ErrReadOnly, Refused},
+	{rights.ErrRight, Refused},
 	{endpoint.ErrNoEndpoint, NoFunction},
 	{endpoint.ErrUnavailable, Unavailable},
 	{task.ErrNotFound, NotFound},

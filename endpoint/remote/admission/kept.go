@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // ErrStopping reports that the gateway does not keep a value because it stops.
@@ -59,7 +60,7 @@ type Entry[T any] struct {
 // NewKept returns a store of up to limit values, which refuses more. One identity may have half of them or its quota, and
 // all read-only identities together a quarter. quota may be nil. left is called when a value is removed, and free when it is no longer used
 // either.
-func NewKept[T any](limit int64, quota func(Quota) int64, left func(T), free func(T) error) *Kept[T] {
+func NewKept[T any](limit int64, quota func(rights.Quota) int64, left func(T), free func(T) error) *Kept[T] {
 	k := NewEvicting(Evict{}, left, free)
 	k.slots = NewPool(Limits{Bytes: limit, ReadOnly: limit / 4, Quota: quota})
 	return k
@@ -78,12 +79,12 @@ func NewEvicting[T any](evict Evict, left func(T), free func(T) error) *Kept[T] 
 }
 
 // Limit returns the maximum number of values of an identity.
-func (k *Kept[T]) Limit(id Identity) int64 { return k.slots.Limit(id) }
+func (k *Kept[T]) Limit(id rights.Identity) int64 { return k.slots.Limit(id) }
 
 // Add keeps a value of an identity under an id that cannot be guessed, until it was not used for the given time. It
 // returns ErrLimit if the client has too many values, and ErrStopping after Close. The value then remains with the
 // caller.
-func (k *Kept[T]) Add(id Identity, value T, lasts time.Duration) (*Entry[T], error) {
+func (k *Kept[T]) Add(id rights.Identity, value T, lasts time.Duration) (*Entry[T], error) {
 	e, err := k.Use(id, rand.Text(), value, 0, lasts)
 	if err == nil {
 		k.Release(e)
@@ -93,7 +94,7 @@ func (k *Kept[T]) Add(id Identity, value T, lasts time.Duration) (*Entry[T], err
 
 // Use is like Add, with an id that is not kept yet and a weight. The value is in use until Release. lasts 0 means that it does
 // not expire.
-func (k *Kept[T]) Use(identity Identity, id string, value T, weight int64, lasts time.Duration) (*Entry[T], error) {
+func (k *Kept[T]) Use(identity rights.Identity, id string, value T, weight int64, lasts time.Duration) (*Entry[T], error) {
 	e := &Entry[T]{ID: id, Value: value, identity: identity.Key(), weight: weight, lasts: lasts, readers: 1}
 	if k.slots != nil {
 		e.slot = k.slots.Open(identity)
@@ -127,7 +128,7 @@ func (k *Kept[T]) Open(id string) *Entry[T] {
 }
 
 // OpenOf is like Open, but returns nil also if the value belongs to another identity.
-func (k *Kept[T]) OpenOf(id Identity, name string) *Entry[T] {
+func (k *Kept[T]) OpenOf(id rights.Identity, name string) *Entry[T] {
 	e := k.Open(name)
 	if e != nil && e.identity != id.Key() {
 		k.Release(e)
@@ -137,7 +138,7 @@ func (k *Kept[T]) OpenOf(id Identity, name string) *Entry[T] {
 }
 
 // RemoveOf is like Remove, but does nothing if the value belongs to another identity.
-func (k *Kept[T]) RemoveOf(id Identity, name string) (found bool, err error) {
+func (k *Kept[T]) RemoveOf(id rights.Identity, name string) (found bool, err error) {
 	e := k.OpenOf(id, name)
 	if e == nil {
 		return false, nil

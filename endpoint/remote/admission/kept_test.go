@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 func TestKept(t *testing.T) {
 	var left, freed []int
 	k := NewKept(2, nil, func(v int) { left = append(left, v) }, func(v int) error { freed = append(freed, v); return nil })
-	id := Identity{Method: MethodToken, Name: "a"}
+	id := rights.Identity{Method: rights.MethodToken, Name: "a"}
 	e, err := k.Add(id, 1, time.Minute)
 	require.NoError(t, err)
 	_, err = k.Add(id, 2, time.Minute)
@@ -41,12 +43,12 @@ func TestKept(t *testing.T) {
 func TestKeptValuesExpire(t *testing.T) {
 	freed := make(chan int, 2)
 	k := NewKept(10, nil, func(int) {}, func(v int) error { freed <- v; return nil })
-	e, err := k.Add(Identity{Method: MethodNone}, 1, time.Millisecond)
+	e, err := k.Add(rights.Identity{Method: rights.MethodNone}, 1, time.Millisecond)
 	require.NoError(t, err)
 	if k.Open(e.ID) == nil {
 		t.Skip("the value expired before it was used") // the machine was busy for longer than it lasts
 	}
-	_, err = k.Add(Identity{Method: MethodNone}, 2, time.Millisecond)
+	_, err = k.Add(rights.Identity{Method: rights.MethodNone}, 2, time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, 2, <-freed, "a value that is read does not expire")
 	k.Release(e)
@@ -58,8 +60,8 @@ func TestKeptEvicts(t *testing.T) {
 	t.Parallel()
 	var freed []int
 	k := NewEvicting(Evict{Values: 2, Weight: 10}, nil, func(v int) error { freed = append(freed, v); return nil })
-	a, b := Identity{Method: MethodToken, Name: "a"}, Identity{Method: MethodToken, Name: "b"}
-	keep := func(id Identity, key string, value int, weight int64) {
+	a, b := rights.Identity{Method: rights.MethodToken, Name: "a"}, rights.Identity{Method: rights.MethodToken, Name: "b"}
+	keep := func(id rights.Identity, key string, value int, weight int64) {
 		e, err := k.Use(id, key, value, weight, 0)
 		require.NoError(t, err)
 		k.Release(e)

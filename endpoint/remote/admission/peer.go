@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
 
@@ -44,13 +45,13 @@ func CheckUser(remote net.Addr) error {
 	addr, ok := remote.(*userAddr)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: %w", ErrUnauthenticated, ErrUnknownUser)
+		return fmt.Errorf("%w: %w", rights.ErrUnauthenticated, ErrUnknownUser)
 	case addr.err != nil:
-		return fmt.Errorf("%w: %w", ErrUnauthenticated, addr.err)
+		return fmt.Errorf("%w: %w", rights.ErrUnauthenticated, addr.err)
 	case userns.User(addr.uid) == userns.None:
-		return fmt.Errorf("%w: %s", ErrUnauthenticated, userns.Unmapped("the client"))
+		return fmt.Errorf("%w: %s", rights.ErrUnauthenticated, userns.Unmapped("the client"))
 	case !userns.Self(addr.uid):
-		return fmt.Errorf("%w: without --token-file the gateway serves only uid %d, and this connection is of uid %d", ErrUnauthenticated, os.Geteuid(), addr.uid)
+		return fmt.Errorf("%w: without --token-file the gateway serves only uid %d, and this connection is of uid %d", rights.ErrUnauthenticated, os.Geteuid(), addr.uid)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // ErrLimit reports that a pool, or an identity's share of it, is used up.
@@ -20,7 +22,7 @@ type Limits struct {
 	// Anonymous limits all unknown clients together.
 	Anonymous int64
 	// Quota returns the part of an identity's quota that limits it in this pool; 0 for none. It may be nil.
-	Quota func(Quota) int64
+	Quota func(rights.Quota) int64
 	// Setting is the flag that raises Bytes, for error messages. It may be empty.
 	Setting string
 }
@@ -67,12 +69,12 @@ func (p *Pool) Used() int64 {
 }
 
 // Limit returns the maximum number of bytes that an identity can have charged.
-func (p *Pool) Limit(id Identity) int64 {
+func (p *Pool) Limit(id rights.Identity) int64 {
 	limit := p.limits.Share
 	switch {
 	case !id.Known():
 		limit = p.limits.Anonymous
-	case id.Method == MethodNone:
+	case id.Method == rights.MethodNone:
 		limit = p.local
 	}
 	if id.ReadOnly {
@@ -85,17 +87,17 @@ func (p *Pool) Limit(id Identity) int64 {
 }
 
 // quota returns the quota of an identity in this pool, or 0 if it has none.
-func (p *Pool) quota(id Identity) int64 {
+func (p *Pool) quota(id rights.Identity) int64 {
 	if p.limits.Quota == nil {
 		return 0
 	}
-	return p.limits.Quota(id.quota())
+	return p.limits.Quota(id.Quota())
 }
 
 // share returns the limit of an identity by its method of authentication and its quota.
-func (p *Pool) share(id Identity) int64 {
+func (p *Pool) share(id rights.Identity) int64 {
 	limit := p.limits.Share
-	if id.Method == MethodNone {
+	if id.Method == rights.MethodNone {
 		limit = p.local
 	}
 	if quota := p.quota(id); quota > 0 {
@@ -105,7 +107,7 @@ func (p *Pool) share(id Identity) int64 {
 }
 
 // Open returns a charge of 0 bytes for a request of id. The caller closes it.
-func (p *Pool) Open(id Identity) *Charge {
+func (p *Pool) Open(id rights.Identity) *Charge {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &Charge{pool: p}

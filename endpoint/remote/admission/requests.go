@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // ErrRate reports that an identity sends more requests per second than its quota allows.
@@ -28,8 +30,8 @@ type requestRate struct {
 }
 
 // take counts one request. The error is ErrRate if the quota is used up.
-func (r *requestRates) take(id Identity, now time.Time) error {
-	quota := id.quota().Requests
+func (r *requestRates) take(id rights.Identity, now time.Time) error {
+	quota := id.Quota().Requests
 	if quota <= 0 {
 		return nil
 	}
@@ -76,4 +78,4 @@ func (c *Controller) Refused() map[string]uint64 {
 
 // Request counts a request that is part of a call, such as one of a batch or a message of a stream. Enter counts the
 // call itself, which is the first request. The error is ErrRate if the sender's quota is used up.
-func (c *Controller) Request(id Identity) error { return c.rates.take(id, time.Now()) }
+func (c *Controller) Request(id rights.Identity) error { return c.rates.take(id, time.Now()) }

@@ -20,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -111,7 +112,7 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 		return nil, err
 	}
 	defer s.leave()
-	j.charge = s.pending.Open(admission.Sender(ctx))
+	j.charge = s.pending.Open(rights.Sender(ctx))
 	defer j.charge.Close()
 	model := cmp.Or(r.GetModelId(), s.opts.Default)
 	f, err := s.find(ctx, model)

@@ -9,18 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // A read-only client invents names. The gateway counts few of them.
 func TestInventedNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	var c clients
-	id := Identity{ID: "t", Name: "look", Method: admission.MethodToken, ReadOnly: true}
+	id := Identity{ID: "t", Name: "look", Method: rights.MethodToken, ReadOnly: true}
 	env := &Env{}
 	for i := range 10_000 {
 		for _, right := range []access.Right{access.List, access.Publish} {
-			ctx, used := withTarget(admission.WithIdentity(t.Context(), id))
+			ctx, used := withTarget(rights.WithIdentity(t.Context(), id))
 			err := env.Allow(ctx, right, fmt.Sprint(strings.Repeat("x", i%600), right, i))
 			require.Equal(t, right == access.Publish, err != nil)
 			if err != nil {

@@ -259,7 +259,7 @@ func (g *Gateway) openNATS(context.Context) (func() error, error) {
 	if g.config.NATSCredentials != "" {
 		opts = append(opts, nats.UserCredentials(g.config.NATSCredentials))
 	}
-	if g.config.NATSLeaf == "" && g.ids.policy != nil && len(g.ids.policy.scopes()) > 0 {
+	if g.config.NATSLeaf == "" && g.ids.policy != nil && len(g.ids.policy.get().Scopes()) > 0 {
 		g.log.Warn("the policy's read and write have no effect: clients of an external cluster have the permissions of that cluster; --nats-leaf lets clients connect to this gateway instead")
 	}
 	// A cluster may start later than the gateway, which reports meanwhile that it is not ready.
@@ -437,7 +437,7 @@ func (g *Gateway) env(c Component) (*Env, error) {
 		audit: g.audit, refusals: g.refusals, requireAudit: g.config.RequireAudit,
 	}
 	if g.ids.policy != nil && g.natsServer != nil {
-		env.Scopes = g.ids.policy.scopes
+		env.Scopes = func() []string { return g.ids.policy.get().Scopes() }
 	}
 	if g.httpServer != nil {
 		env.HTTP = &g.routes

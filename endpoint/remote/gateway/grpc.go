@@ -22,6 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // newGRPCServer returns the server of the gRPC listener, without services. Options of components precede those of the
@@ -55,7 +56,7 @@ func (g *Gateway) maxMessage() int64 {
 	if g.ids.policy == nil {
 		return int64(g.config.MaxRequest)
 	}
-	return max(int64(g.config.MaxRequest), admission.MaxMessage)
+	return max(int64(g.config.MaxRequest), rights.MaxMessage)
 }
 
 // reflected registers services through the guard and reports those of the server for reflection.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Interval of health checks, and the time that a component has to answer.
@@ -95,7 +95,7 @@ func (b *healthBoard) readyz(w http.ResponseWriter, r *http.Request) {
 	if b.gateway.draining.Load() {
 		reasons["gateway"] = ErrDraining.Error()
 	}
-	if !admission.IdentityFrom(r.Context()).Known() {
+	if !rights.IdentityFrom(r.Context()).Known() {
 		for part := range reasons {
 			reasons[part] = "not ready"
 		}

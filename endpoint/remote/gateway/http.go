@@ -18,6 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway/internal/statuswriter"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Limits of a request's headers and of idle connections.
@@ -111,7 +112,7 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 // needs refuses requests whose sender does not have a right.
 func (g *Gateway) needs(right string, allow func(Identity) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := allow(admission.Sender(r.Context())); err != nil {
+		if err := allow(rights.Sender(r.Context())); err != nil {
 			g.refusals.WithLabelValues(right).Inc()
 			refuse(w, r, err)
 			return
@@ -125,7 +126,7 @@ const rpcRoute = "/jsonrpc"
 
 // refuse answers a request that was not admitted.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, admission.ErrUnauthenticated) {
+	if errors.Is(err, rights.ErrUnauthenticated) {
 		w.Header().Set("Connection", "close") // a revoked client keeps no connection
 	}
 	fail(w, r, admission.KindOf(err), err.Error())

@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Identity is the sender of a request.
-type Identity = admission.Identity
+type Identity = rights.Identity
 
 // IdentityFrom returns the sender of the request of ctx.
-func IdentityFrom(ctx context.Context) Identity { return admission.IdentityFrom(ctx) }
+func IdentityFrom(ctx context.Context) Identity { return rights.IdentityFrom(ctx) }
 
 // identities authenticates the clients of the gateway.
 type identities struct {
@@ -28,7 +29,7 @@ type identities struct {
 	certificates *certificateFile          // nil without TLS
 	clientCA     *reloaded[*x509.CertPool] // nil if client certificates are not requested
 	firstCA      *x509.CertPool            // the authorities at the start
-	policy       *policyFile               // nil if identities have all rights
+	policy       *reloaded[*rights.Policy] // nil if identities have all rights
 	insecure     bool                      // admit all clients if neither tokens nor certificates are required
 }
 
@@ -54,7 +55,7 @@ func newIdentities(c *Config, log *slog.Logger) (*identities, error) {
 		}
 	}
 	if c.Policy != "" {
-		if ids.policy, err = openPolicyFile(c.Policy, log); err != nil {
+		if ids.policy, err = newReloaded("policy", log, func() (*rights.Policy, error) { return rights.Read(c.Policy) }, c.Policy); err != nil {
 			errs = append(errs, fmt.Errorf("--policy: %w", err))
 		}
 	}
@@ -88,7 +89,7 @@ func (ids *identities) identify(authorization string, state *tls.ConnectionState
 	if err != nil || ids.policy == nil {
 		return id, err
 	}
-	return ids.policy.apply(id)
+	return ids.policy.get().Apply(id)
 }
 
 func (ids *identities) authenticate(authorization string, state *tls.ConnectionState, remote net.Addr) (Identity, error) {
@@ -98,35 +99,35 @@ func (ids *identities) authenticate(authorization string, state *tls.ConnectionS
 				return Identity{}, err
 			}
 		}
-		return Identity{Method: admission.MethodNone}, nil
+		return Identity{Method: rights.MethodNone}, nil
 	}
 	if ids.tokens != nil && authorization != "" {
 		if id, ok := ids.tokens.find(presentedToken(authorization)); ok {
 			return id, nil
 		}
-		return Identity{}, admission.ErrUnauthenticated
+		return Identity{}, rights.ErrUnauthenticated
 	}
 	if ids.clientCA != nil && state != nil && len(state.VerifiedChains) > 0 {
 		leaf := state.VerifiedChains[0][0]
 		// A connection may outlive its certificate.
 		if now := time.Now(); now.After(leaf.NotAfter) {
-			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", admission.ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
+			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", rights.ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
 		}
 		// The handshake has verified the certificate, but the authorities may have changed since.
 		if current := ids.clientCA.get(); current != ids.firstCA {
 			if _, err := leaf.Verify(verifyOptions(current, state)); err != nil {
-				return Identity{}, fmt.Errorf("%w: the certificate of %s: %w", admission.ErrUnauthenticated, leaf.Subject.CommonName, err)
+				return Identity{}, fmt.Errorf("%w: the certificate of %s: %w", rights.ErrUnauthenticated, leaf.Subject.CommonName, err)
 			}
 		}
-		return Identity{Name: leaf.Subject.CommonName, Method: admission.MethodCertificate}, nil
+		return Identity{Name: leaf.Subject.CommonName, Method: rights.MethodCertificate}, nil
 	}
-	return Identity{}, admission.ErrUnauthenticated
+	return Identity{}, rights.ErrUnauthenticated
 }
 
 // validity returns a function that reports whether the sender of a call is still accepted. It returns nil if the
 // identity cannot be revoked.
 func (g *Gateway) validity(id Identity, authorization string, state *tls.ConnectionState) func() bool {
-	if !id.Known() || id.Method == admission.MethodNone {
+	if !id.Known() || id.Method == rights.MethodNone {
 		return nil
 	}
 	return func() bool {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // admitNATS returns a client of the embedded NATS server. A read-only token needs a policy that gives it subjects to
@@ -33,9 +34,9 @@ func (g *Gateway) admitNATS(token string, state *tls.ConnectionState, remote, lo
 		return c, id.AllowChange()
 	}
 	if len(id.Rights.Read)+len(id.Rights.Write) == 0 {
-		return c, fmt.Errorf("%w: %s has no subjects of NATS", admission.ErrRight, id.Who())
+		return c, fmt.Errorf("%w: %s has no subjects of NATS", rights.ErrRight, id.Who())
 	}
-	c.Scopes = &natslink.Scopes{Read: id.Rights.Read, Write: id.Rights.Write}
+	c.Scopes = &rights.Scopes{Read: id.Rights.Read, Write: id.Rights.Write}
 	if id.Rights.Quota.Requests > 0 {
 		c.Count = func() error { return g.admitted.Request(id) }
 	}

@@ -165,7 +165,7 @@ func (ids *identities) collector() (all reloadCollector) {
 		all = append(all, ids.clientCA)
 	}
 	if ids.policy != nil {
-		all = append(all, ids.policy.set)
+		all = append(all, ids.policy)
 	}
 	return all
 }

@@ -14,16 +14,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/internal/logs"
 )
 
 // Allow returns nil if the sender of a request has a right to a model or a function of the owner. An empty name means
-// any of them. Otherwise the error is admission.ErrReadOnly or admission.ErrRight.
+// any of them. Otherwise the error is rights.ErrReadOnly or rights.ErrRight.
 func (e *Env) Allow(ctx context.Context, right access.Right, name string) error {
 	if (right == access.Publish || right == access.Withdraw) && e.ReadOnly {
 		return e.refusedBy(right.String(), errReadOnlyGateway)
 	}
-	err := e.refusedBy(right.String(), admission.Sender(ctx).Allow(right, name))
+	err := e.refusedBy(right.String(), rights.Sender(ctx).Allow(right, name))
 	if err == nil {
 		setTarget(ctx, name)
 	}
@@ -39,7 +40,7 @@ func (e *Env) recordRequest(ctx context.Context, change string, attrs ...any) er
 	if !e.requireAudit {
 		return nil
 	}
-	if err := record(ctx, e.audit, admission.Sender(ctx), change, append([]any{"state", "requested"}, attrs...)); err != nil {
+	if err := record(ctx, e.audit, rights.Sender(ctx), change, append([]any{"state", "requested"}, attrs...)); err != nil {
 		return fmt.Errorf("%w: this gateway requires a record of each change, and its audit log cannot be written", endpoint.ErrUnavailable)
 	}
 	return nil
@@ -48,7 +49,7 @@ func (e *Env) recordRequest(ctx context.Context, change string, attrs ...any) er
 // RequestLimit returns the limit of one request of the sender that is held in memory: its quota of a message, or
 // MaxRequest.
 func (e *Env) RequestLimit(ctx context.Context) int64 {
-	return admission.Sender(ctx).MessageLimit(e.MaxRequest)
+	return rights.Sender(ctx).MessageLimit(e.MaxRequest)
 }
 
 // AllowControl returns nil if the sender may change what the gateway does for all clients: load and unload functions,
@@ -57,7 +58,7 @@ func (e *Env) AllowControl(ctx context.Context) error {
 	if e.ReadOnly {
 		return e.refusedBy("control", errReadOnlyGateway)
 	}
-	if err := e.refusedBy("control", admission.Sender(ctx).AllowControl()); err != nil {
+	if err := e.refusedBy("control", rights.Sender(ctx).AllowControl()); err != nil {
 		return err
 	}
 	return e.recordRequest(ctx, "control")
@@ -68,13 +69,13 @@ func (e *Env) AllowChange(ctx context.Context) error {
 	if e.ReadOnly {
 		return e.refusedBy("change", errReadOnlyGateway)
 	}
-	if err := e.refusedBy("change", admission.Sender(ctx).AllowChange()); err != nil {
+	if err := e.refusedBy("change", rights.Sender(ctx).AllowChange()); err != nil {
 		return err
 	}
 	return e.recordRequest(ctx, "change")
 }
 
-var errReadOnlyGateway = fmt.Errorf("%w: the gateway runs with --read-only", admission.ErrReadOnly)
+var errReadOnlyGateway = fmt.Errorf("%w: the gateway runs with --read-only", rights.ErrReadOnly)
 
 func (e *Env) refusedBy(right string, err error) error {
 	if err != nil && e.refusals != nil {
@@ -107,7 +108,7 @@ const (
 // certificate. attrs are pairs for slog.
 func (e *Env) Audited(ctx context.Context, change string, attrs ...any) {
 	if e.audit != nil {
-		audit(ctx, e.audit, admission.Sender(ctx), change, attrs...)
+		audit(ctx, e.audit, rights.Sender(ctx), change, attrs...)
 	}
 }
 

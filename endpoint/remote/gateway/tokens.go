@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Limits of token files: the minimum length of a token, so that it cannot be guessed, and the maximum size of a file.
@@ -142,7 +142,7 @@ func parseToken(line string) (*token, error) {
 	}
 	one := &token{digest: sha256.Sum256([]byte(words[0]))}
 	fingerprint := sha256.Sum256(one.digest[:]) // hash of the digest, so that an ID does not help to guess a token
-	one.id = Identity{Method: admission.MethodToken, ID: hex.EncodeToString(fingerprint[:8])}
+	one.id = Identity{Method: rights.MethodToken, ID: hex.EncodeToString(fingerprint[:8])}
 	if len(words) > 1 {
 		one.id.Name = words[1]
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -32,7 +33,7 @@ type argument struct {
 	values  []argumentValue
 
 	alloc   func(m *model, bytes int64) (driver.Memory, error)
-	sender  admission.Identity
+	sender  rights.Identity
 	charge  *admission.Charge
 	regions *regions
 	used    []*region
@@ -82,7 +83,7 @@ type place struct {
 // whole request is validated before memory is allocated. Then the inputs are read in order, because several of them may
 // be consecutive parts of one body, and the end of the body is verified.
 func (s *service) argument(ctx context.Context, m *model, r *request) (*argument, error) {
-	sender := admission.Sender(ctx)
+	sender := rights.Sender(ctx)
 	a := &argument{alloc: s.memory.alloc, sender: sender, charge: s.pending.Open(sender), regions: &s.regions}
 	fields := map[string]any{}
 	places := make([]place, 0, len(r.inputs))

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // catalog caches the models. It lists the owner's endpoints when another owner connects, when it does not find a name, and
@@ -157,7 +157,7 @@ func (c *catalog) all(ctx context.Context) ([]*model, error) {
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		list = append(list, byName[name])
 	}
-	return admission.Filter(admission.Sender(ctx), access.Call, list, func(m *model) string { return m.name }), nil
+	return rights.Filter(rights.Sender(ctx), access.Call, list, func(m *model) string { return m.name }), nil
 }
 
 // known returns the models found by the last refresh. It sends no request.

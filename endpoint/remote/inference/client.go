@@ -7,6 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // checkShm returns nil if the client may use shared memory.
@@ -46,7 +47,7 @@ func (s *service) checkRegions(ctx context.Context) error {
 
 // regionOf returns the name of a region of the sender of a request.
 func regionOf(ctx context.Context, name string) regionName {
-	return regionName{admission.Sender(ctx).Key(), name}
+	return regionName{rights.Sender(ctx).Key(), name}
 }
 
 // registerSystem registers memory that was created with shm_open.

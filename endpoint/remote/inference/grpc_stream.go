@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // streamedAtOnce limits the requests of a stream that run at once. Further requests wait in the transport.
@@ -78,7 +79,7 @@ func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan s
 	defer freeParts(parts)
 	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
 	if err == nil && !first { // the call counted the first
-		err = st.s.env.Admission.Request(admission.Sender(ctx))
+		err = st.s.env.Admission.Request(rights.Sender(ctx))
 	}
 	if err == nil {
 		err = st.s.checkClient(ctx, r)

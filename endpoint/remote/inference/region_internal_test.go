@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // sharedFile creates shared memory of this user and returns its key.
@@ -41,7 +41,7 @@ func TestRegionsBelongToTheClientsUser(t *testing.T) {
 func TestRegionsAreHeld(t *testing.T) {
 	t.Parallel()
 	as := func(name string) context.Context {
-		return admission.WithIdentity(t.Context(), admission.Identity{Method: admission.MethodToken, Name: name})
+		return rights.WithIdentity(t.Context(), rights.Identity{Method: rights.MethodToken, Name: name})
 	}
 	var s service
 	register := func(ctx context.Context, content string) *region {

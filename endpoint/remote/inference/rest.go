@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // maxControlBytes limits the body of a request other than inference.
@@ -106,7 +107,7 @@ func (s restService) live(w http.ResponseWriter, _ *http.Request) error {
 
 func (s restService) serverReady(w http.ResponseWriter, r *http.Request) error {
 	err := s.ready()
-	if err != nil && !admission.IdentityFrom(r.Context()).Known() {
+	if err != nil && !rights.IdentityFrom(r.Context()).Known() {
 		return endpoint.ErrUnavailable // the error names the owner's socket
 	}
 	if err == nil {

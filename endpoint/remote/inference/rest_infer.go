@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // headerLength is the header with the length of the JSON before the elements.
@@ -46,7 +47,7 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	defer finish()
-	charge := s.env.Admission.Requests.Open(admission.Sender(r.Context()))
+	charge := s.env.Admission.Requests.Open(rights.Sender(r.Context()))
 	defer charge.Close()
 	in, binary, err := s.readRequest(r, body, charge)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // endpointCache caches the descriptions of an owner's endpoints, so that calls need no extra request. It is refreshed
@@ -113,7 +113,7 @@ func unknownFunction(ctx context.Context, name string, there map[string]endpoint
 	}
 	names := make([]string, 0, len(there))
 	for n := range there {
-		if admission.Sender(ctx).May(access.Call, n) {
+		if rights.Sender(ctx).May(access.Call, n) {
 			names = append(names, n)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/nonfinite"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // rpcHandler serves POST /jsonrpc. Calls run with the context and identity of the HTTP request.
@@ -43,7 +44,7 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnsupportedMediaType, CodeInvalidRequest, "the content type must be application/json")
 		return
 	}
-	charge := h.env.Admission.Requests.Open(admission.Sender(r.Context()))
+	charge := h.env.Admission.Requests.Open(rights.Sender(r.Context()))
 	defer charge.Close()
 	body, err := h.readBody(w, r, charge)
 	if err != nil {
@@ -119,7 +120,7 @@ func (h *rpcHandler) several(ctx context.Context, requests []*request, replies [
 	places := admission.NewSlots(batchParallel, -1)
 	for i, request := range requests {
 		if i > 0 { // the call counted the first
-			if err := h.env.Admission.Request(admission.Sender(ctx)); err != nil {
+			if err := h.env.Admission.Request(rights.Sender(ctx)); err != nil {
 				replies[i] = h.refused(ctx, request, &callError{err, notRun})
 				continue
 			}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // rpcMethods returns the methods by name.
@@ -199,6 +199,6 @@ func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, e
 			}
 		}
 	}
-	out.Functions = admission.Filter(admission.Sender(ctx), access.Call, out.Functions, func(f functionInfo) string { return f.Name })
+	out.Functions = rights.Filter(rights.Sender(ctx), access.Call, out.Functions, func(f functionInfo) string { return f.Name })
 	return out, nil
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -100,7 +100,7 @@ func (c *Component) run(ctx context.Context, p *callParams) (out any, err error)
 
 // outgoing returns the encoder of results for the response of ctx.
 func (c *Component) outgoing(ctx context.Context, tensors string) *outgoing {
-	return &outgoing{sender: admission.Sender(ctx), c: c, byURL: tensors == "url", reply: replyFrom(ctx)}
+	return &outgoing{sender: rights.Sender(ctx), c: c, byURL: tensors == "url", reply: replyFrom(ctx)}
 }
 
 func withTimeout(ctx context.Context, seconds float64) (context.Context, context.CancelFunc) {
@@ -245,6 +245,6 @@ type resultParams struct {
 
 // releaseResult drops a result tensor that was returned by URL.
 func (c *Component) releaseResult(ctx context.Context, p *resultParams) (map[string]bool, error) {
-	found, err := c.results.RemoveOf(admission.Sender(ctx), p.ID)
+	found, err := c.results.RemoveOf(rights.Sender(ctx), p.ID)
 	return map[string]bool{"released": found}, err
 }

@@ -7,9 +7,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -177,6 +177,6 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		}
 		out.Tasks = append(out.Tasks, list...)
 	}
-	out.Tasks = admission.Filter(admission.Sender(ctx), access.Call, out.Tasks, func(t endpoint.TaskInfo) string { return t.Endpoint })
+	out.Tasks = rights.Filter(rights.Sender(ctx), access.Call, out.Tasks, func(t endpoint.TaskInfo) string { return t.Endpoint })
 	return out, nil
 }

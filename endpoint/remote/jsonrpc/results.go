@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -43,7 +44,7 @@ func newResultStore(bytes int64) resultStore {
 }
 
 // keep keeps a tensor of a sender. It borrows t.
-func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*admission.Entry[*keptResult], error) {
+func (s *resultStore) keep(sender rights.Identity, t *tensor.Tensor) (*admission.Entry[*keptResult], error) {
 	digest, err := module.TensorDigest(context.Background(), t)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (s *resultStore) keep(sender admission.Identity, t *tensor.Tensor) (*admiss
 // serveResult handles GET /v1/results/{id}.
 func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	kept := c.results.OpenOf(admission.Sender(r.Context()), id)
+	kept := c.results.OpenOf(rights.Sender(r.Context()), id)
 	if kept == nil {
 		models.WriteError(w, r, fmt.Errorf("result %q: %w: it does not exist or is older than %v", id, endpoint.ErrNotFound, resultTTL))
 		return
@@ -77,7 +78,7 @@ func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 
 // deleteResult handles DELETE /v1/results/{id}.
 func (c *Component) deleteResult(w http.ResponseWriter, r *http.Request) {
-	if _, err := c.results.RemoveOf(admission.Sender(r.Context()), r.PathValue("id")); err != nil {
+	if _, err := c.results.RemoveOf(rights.Sender(r.Context()), r.PathValue("id")); err != nil {
 		models.WriteError(w, r, err)
 		return
 	}

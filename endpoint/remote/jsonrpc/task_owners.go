@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // maxTaskOwners limits the number of tasks whose submitters are recorded. The oldest record is evicted first.
@@ -28,7 +28,7 @@ func (o *taskOwners) record(ctx context.Context, task string) {
 	if _, known := o.byID[task]; !known {
 		o.order = append(o.order, task)
 	}
-	o.byID[task] = admission.Sender(ctx).Key()
+	o.byID[task] = rights.Sender(ctx).Key()
 	if len(o.order) > maxTaskOwners {
 		delete(o.byID, o.order[0])
 		o.order = o.order[1:]
@@ -42,7 +42,7 @@ func (o *taskOwners) check(ctx context.Context, task string) error {
 	o.mu.Lock()
 	owner, known := o.byID[task]
 	o.mu.Unlock()
-	id := admission.Sender(ctx)
+	id := rights.Sender(ctx)
 	switch {
 	case known && owner == id.Key():
 		return nil

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // A client cancels its own tasks. Clients that may write also cancel tasks of other programs, but not those of other
@@ -16,7 +16,7 @@ import (
 func TestTaskOwners(t *testing.T) {
 	t.Parallel()
 	as := func(name string, readOnly bool) context.Context {
-		return admission.WithIdentity(t.Context(), admission.Identity{Method: admission.MethodToken, ID: name, Name: name, ReadOnly: readOnly})
+		return rights.WithIdentity(t.Context(), rights.Identity{Method: rights.MethodToken, ID: name, Name: name, ReadOnly: readOnly})
 	}
 	writer, reader := as("writer", false), as("reader", true)
 	var o taskOwners

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -25,7 +25,7 @@ type outgoing struct {
 	// reply receives the encoded tensors.
 	reply *reply
 	// sender is charged for kept tensors.
-	sender admission.Identity
+	sender rights.Identity
 }
 
 // jsonTensor is a tensor in JSON.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // serveDelta handles GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K. It sends the difference
@@ -22,7 +22,7 @@ func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, fmt.Errorf("%w: segment: %w", ErrParams, err))
 		return
 	}
-	l, err := c.leases.get(admission.Sender(r.Context()), query.Get("lease"))
+	l, err := c.leases.get(rights.Sender(r.Context()), query.Get("lease"))
 	if err != nil {
 		WriteError(w, r, err)
 		return

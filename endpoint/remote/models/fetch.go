@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -136,7 +137,7 @@ func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DT
 	if t, err = tensor.Empty(c.uploads, dtype, shape); err != nil { // FillFrom writes all bytes
 		return nil, nil, err
 	}
-	charge = c.arriving.Open(admission.Sender(ctx))
+	charge = c.arriving.Open(rights.Sender(ctx))
 	digest := sha256.New()
 	if err = t.FillFrom(io.TeeReader(charge.Reader(response.Body), digest)); err != nil {
 		err = fmt.Errorf("fetch: %w", err)
@@ -168,7 +169,7 @@ func (c *Component) publishURL(ctx context.Context, p *PublishParams) (out Publi
 	case n > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model of %d bytes", ErrTooLarge, n)
 	}
-	charge := c.arriving.Open(admission.Sender(ctx))
+	charge := c.arriving.Open(rights.Sender(ctx))
 	defer charge.Close()
 	verified := newVerifier(response.Body, announced{"the request", "sha-256", want})
 	return c.publishStream(ctx, p.Name, charge.Reader(verified), response.ContentLength, verified.check, p.URL, conditions{})

@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Limits of leases. A lease that is not renewed expires, because its holder may have died.
@@ -52,7 +53,7 @@ type lease struct {
 
 func newLeaseStore() *leaseStore {
 	s := &leaseStore{kept: make(map[modelwire.Version]int), users: make(map[use]int)}
-	s.Kept = admission.NewKept(maxLeases, func(q admission.Quota) int64 { return q.Leases }, s.left, func(l *lease) error { return l.handle.Close() })
+	s.Kept = admission.NewKept(maxLeases, func(q rights.Quota) int64 { return q.Leases }, s.left, func(l *lease) error { return l.handle.Close() })
 	return s
 }
 
@@ -72,7 +73,7 @@ func describe(e *admission.Entry[*lease]) leaseJSON {
 }
 
 // add creates a lease for a client on a host. The store owns h, also if add fails.
-func (s *leaseStore) add(id admission.Identity, host string, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
+func (s *leaseStore) add(id rights.Identity, host string, h *endpoint.Handle, length time.Duration, limit int64) (leaseJSON, error) {
 	l := &lease{h, length, use{Host: host, Identity: cmp.Or(id.Name, id.Method), Model: h.Name(), Version: h.Version()}}
 	if err := s.reserve(l, limit); err != nil {
 		return leaseJSON{}, errors.Join(err, h.Close())
@@ -142,7 +143,7 @@ func (s *leaseStore) uses() []inUse {
 func (c *Component) Status(context.Context) (any, error) { return c.leases.uses(), nil }
 
 // get renews a lease of a client for reading until Release.
-func (s *leaseStore) get(sender admission.Identity, id string) (*admission.Entry[*lease], error) {
+func (s *leaseStore) get(sender rights.Identity, id string) (*admission.Entry[*lease], error) {
 	if e := s.OpenOf(sender, id); e != nil {
 		return e, nil
 	}
@@ -169,13 +170,13 @@ func (c *Component) takeLease(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	out, err := c.leases.add(admission.Sender(r.Context()), host, h, length, int64(c.MaxLeased))
+	out, err := c.leases.add(rights.Sender(r.Context()), host, h, length, int64(c.MaxLeased))
 	answerJSON(w, r, out, err)
 }
 
 // renewLease handles POST /v1/leases/{id}.
 func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
-	e, err := c.leases.get(admission.Sender(r.Context()), r.PathValue("id"))
+	e, err := c.leases.get(rights.Sender(r.Context()), r.PathValue("id"))
 	if err != nil {
 		WriteError(w, r, err)
 		return
@@ -186,7 +187,7 @@ func (c *Component) renewLease(w http.ResponseWriter, r *http.Request) {
 
 // endLease handles DELETE /v1/leases/{id}.
 func (c *Component) endLease(w http.ResponseWriter, r *http.Request) {
-	if _, err := c.leases.RemoveOf(admission.Sender(r.Context()), r.PathValue("id")); err != nil {
+	if _, err := c.leases.RemoveOf(rights.Sender(r.Context()), r.PathValue("id")); err != nil {
 		WriteError(w, r, err)
 		return
 	}

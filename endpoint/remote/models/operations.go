@@ -9,9 +9,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
@@ -58,7 +58,7 @@ func (c *Component) List(ctx context.Context) (ModelList, error) {
 	}
 	defer unbind()
 	list, err := client.List(ctx)
-	list = admission.Filter(admission.Sender(ctx), access.List, list, func(m endpoint.ModelInfo) string { return m.Name })
+	list = rights.Filter(rights.Sender(ctx), access.List, list, func(m endpoint.ModelInfo) string { return m.Name })
 	if list == nil {
 		list = []endpoint.ModelInfo{}
 	}

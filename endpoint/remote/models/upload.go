@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -57,7 +58,7 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	if err := c.checkFirst(ctx, p.Name, wanted); err != nil {
 		return out, err // before the peer sends the whole body
 	}
-	charge := c.arriving.Open(admission.Sender(ctx))
+	charge := c.arriving.Open(rights.Sender(ctx))
 	defer charge.Close()
 	body := admission.NewBodyReader(w, r.Body, c.env.Admission.Rate)
 	defer func() { body.Release(err == nil) }()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -45,7 +46,7 @@ type Transfers[O any] struct {
 type Transfer[O any] struct {
 	*Upload
 	entry      *admission.Entry[*Transfer[O]]
-	identity   admission.Identity
+	identity   rights.Identity
 	id         string
 	delivering chan struct{} // not nil while the set is delivered; closed when the outcome is known
 }
@@ -80,7 +81,7 @@ type Begun[O any] struct {
 
 // Begin returns the transfer that the call of a client continues or repeats, or begins one. An empty id is always a new
 // transfer. The caller passes the transfer to Leave or to Deliver.
-func (ts *Transfers[O]) Begin(client admission.Identity, id string, m *Manifest) (b Begun[O], err error) {
+func (ts *Transfers[O]) Begin(client rights.Identity, id string, m *Manifest) (b Begun[O], err error) {
 	ts.begin.Lock()
 	defer ts.begin.Unlock()
 	key := client.Key() + "\x00" + id

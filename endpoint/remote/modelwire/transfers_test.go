@@ -11,13 +11,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 var (
-	alice = admission.Identity{Method: admission.MethodToken, Name: "alice"}
-	bob   = admission.Identity{Method: admission.MethodToken, Name: "bob"}
+	alice = rights.Identity{Method: rights.MethodToken, Name: "alice"}
+	bob   = rights.Identity{Method: rights.MethodToken, Name: "bob"}
 )
 
 // transfers returns a store whose memory and budget are empty after the test.

@@ -132,7 +132,7 @@ func (a *accounts) of(c Client) (*clientAccount, error) {
 func (a *accounts) makeLocked(name string, c Client) (*clientAccount, error) {
 	account, _ := a.ns.LookupOrRegisterAccount(name)
 	global := a.ns.GlobalAccount()
-	made := &clientAccount{name: name, client: c, identity: identityOf(c), account: account, secret: rand.Text(), consumers: &consumers{}, scopes: c.Scopes.parse(), used: time.Now()}
+	made := &clientAccount{name: name, client: c, identity: identityOf(c), account: account, secret: rand.Text(), consumers: &consumers{}, scopes: scopesOf(*c.Scopes), used: time.Now()}
 	subscribe := []string{"_INBOX.>", "_INBOX_*.>"}
 	var v services
 	var live []string

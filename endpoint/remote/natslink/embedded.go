@@ -21,6 +21,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // Defaults of an embedded server. NATS would use three quarters of the machine's memory.
@@ -103,7 +104,7 @@ type Client struct {
 	// identities. Empty means Key.
 	Identity string
 	// Scopes limits the client. nil means no limit.
-	Scopes *Scopes
+	Scopes *rights.Scopes
 	// Count, if not nil, is called for each request of a client with scopes: an item, or a request to JetStream. Its error
 	// refuses the request with status 429. Pulls, acknowledgements and the pieces of large bodies are not counted.
 	Count func() error
@@ -299,7 +300,7 @@ func (a *allowed) Check(c server.ClientAuthentication) bool {
 		return false
 	}
 	user := &server.User{Username: client.Name}
-	if client.Scopes != nil && !client.Scopes.all() {
+	if client.Scopes != nil && !client.Scopes.All() {
 		own, err := a.accounts.of(client)
 		if err != nil {
 			ns.Errorf("%v", err)

@@ -14,10 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // startScoped starts a server whose clients have the scopes of their token.
-func startScoped(t *testing.T, scopes map[string]*natslink.Scopes) *natslink.Server {
+func startScoped(t *testing.T, scopes map[string]*rights.Scopes) *natslink.Server {
 	t.Helper()
 	server, err := natslink.Start(natslink.ServerOptions{
 		Store: t.TempDir(), Listen: "127.0.0.1:0",
@@ -45,7 +46,7 @@ func connectScoped(t *testing.T, server *natslink.Server, token string) *nats.Co
 // A client with scopes pulls messages through its own consumer, with their positions.
 func TestGatePulls(t *testing.T) {
 	t.Parallel()
-	server := startScoped(t, map[string]*natslink.Scopes{"admin": nil, "part": {Write: []string{"bin.mine.a.*"}}})
+	server := startScoped(t, map[string]*rights.Scopes{"admin": nil, "part": {Write: []string{"bin.mine.a.*"}}})
 	admin, part := connectScoped(t, server, "admin"), connectScoped(t, server, "part")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // request is a request to JetStream that a client may make.
@@ -115,7 +117,7 @@ func (c *clientAccount) checkRead(stream string, body []byte) (request, error) {
 func (c *clientAccount) checkReadSubject(stream, subject string) (request, error) {
 	allowed := c.readable(stream)
 	for _, s := range c.scopes { // a writer looks for the description of a body by its name
-		if s.write && s.bucket() != "" && s.bodies() == stream {
+		if s.Write && s.bucket() != "" && s.bodies() == stream {
 			allowed = append(allowed, "$O."+s.bucket()+".M.*")
 		}
 	}
@@ -236,7 +238,7 @@ func (c *clientAccount) checkConsumer(stream, rest string, body []byte) (request
 // sharesConsumer reports whether the consumer is the one that all takers of a queue share, and the client is one of them.
 func (c *clientAccount) sharesConsumer(stream, name string) bool {
 	return name == pullers && slices.ContainsFunc(c.scopes, func(s scope) bool {
-		return s.kind == queueItems && s.stream() == stream && s.write && !s.addOnly
+		return s.Kind == rights.QueueItems && s.stream() == stream && s.Write && !s.AddOnly
 	})
 }
 
@@ -244,11 +246,11 @@ func (c *clientAccount) sharesConsumer(stream, name string) bool {
 func (c *clientAccount) readable(stream string) (subjects []string) {
 	for _, s := range c.scopes {
 		switch {
-		case s.addOnly:
-		case s.rest == everything && (s.stream() == stream || s.bodies() == stream):
+		case s.AddOnly:
+		case s.Rest == everything && (s.stream() == stream || s.bodies() == stream):
 			return []string{everything}
-		case s.stream() == stream && s.rest != everything:
-			subjects = append(subjects, s.subjects(), "bin-take."+s.namespace+"."+s.rest, "*."+s.namespace+"."+s.rest)
+		case s.stream() == stream && s.Rest != everything:
+			subjects = append(subjects, s.subjects(), "bin-take."+s.Namespace+"."+s.Rest, "*."+s.Namespace+"."+s.Rest)
 		}
 	}
 	return subjects
@@ -266,8 +268,8 @@ func (c *clientAccount) checkPurge(stream string, body []byte) (request, error) 
 	}
 	filter := cmp.Or(in.Filter, everything)
 	for _, s := range c.scopes {
-		own := s.stream() == stream && !s.addOnly && covers([]string{s.subjects(), "bin-take." + s.namespace + "." + s.rest}, filter)
-		if s.write && (own || s.bodies() == stream && !wild(filter) || (s.bodies() == stream || s.stream() == stream) && s.rest == everything && !s.addOnly) {
+		own := s.stream() == stream && !s.AddOnly && covers([]string{s.subjects(), "bin-take." + s.Namespace + "." + s.Rest}, filter)
+		if s.Write && (own || s.bodies() == stream && !wild(filter) || (s.bodies() == stream || s.stream() == stream) && s.Rest == everything && !s.AddOnly) {
 			out, err := encoded(in, expected{answers: 1})
 			out.changes = true
 			return out, err

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // constants returns the constants of the server's source whose text has a prefix.
@@ -48,7 +48,7 @@ func constants(t *testing.T, prefix string) (list []string) {
 }
 
 // rightsScopes has each kind of scope.
-var rightsScopes = map[string]*natslink.Scopes{
+var rightsScopes = map[string]*rights.Scopes{
 	"admin":    nil,
 	"whole":    {Write: []string{"bin.mine"}},
 	"reader":   {Read: []string{"bin.mine"}},

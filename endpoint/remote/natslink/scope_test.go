@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // A pattern is within another one only if all its subjects are.
@@ -33,7 +35,7 @@ func TestSubset(t *testing.T) {
 // A client with scopes reads, creates consumers and purges only within its scopes.
 func TestGateChecksRequests(t *testing.T) {
 	t.Parallel()
-	c := &clientAccount{scopes: Scopes{Read: []string{"bin.all"}, Write: []string{"bin.part.a.*"}}.parse()}
+	c := &clientAccount{scopes: scopesOf(rights.Scopes{Read: []string{"bin.all"}, Write: []string{"bin.part.a.*"}})}
 	for request, want := range map[[2]string]bool{
 		{"CONSUMER.CREATE.BINS_all.x", `{"stream_name":"BINS_all","config":{}}`}:                                                                     true,
 		{"CONSUMER.CREATE.BINS_all.x", `{"stream_name":"BINS_all","config":{"deliver_subject":"_INBOX.x"}}`}:                                         false,
@@ -72,22 +74,22 @@ func TestGateChecksRequests(t *testing.T) {
 func TestScopesOfRuns(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"rl", "rl.", "rl.a.b", "rl.a.>", "rl.*", "rl.a.worker.x", "queue.a.b", "bin.a..b", "other.a"} {
-		require.Error(t, CheckScope(text), text)
+		require.Error(t, rights.CheckScope(text), text)
 	}
-	streams := func(s Scopes) (list []string) {
-		for _, one := range s.parse() {
+	streams := func(s rights.Scopes) (list []string) {
+		for _, one := range scopesOf(s) {
 			text := one.stream()
 			switch {
-			case one.addOnly:
+			case one.AddOnly:
 				text += " add"
-			case one.write:
+			case one.Write:
 				text += " write"
 			}
 			list = append(list, text)
 		}
 		return list
 	}
-	require.Equal(t, []string{"BINS_rl write", "OBJ_RL_a_parameters write", "KV_RL_a write", "QUEUE_rl_a write"}, streams(Scopes{Write: []string{"rl.a"}}))
-	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a write", "QUEUE_rl_a add"}, streams(Scopes{Write: []string{"rl.a.worker"}}))
-	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a"}, streams(Scopes{Read: []string{"rl.a"}}))
+	require.Equal(t, []string{"BINS_rl write", "OBJ_RL_a_parameters write", "KV_RL_a write", "QUEUE_rl_a write"}, streams(rights.Scopes{Write: []string{"rl.a"}}))
+	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a write", "QUEUE_rl_a add"}, streams(rights.Scopes{Write: []string{"rl.a.worker"}}))
+	require.Equal(t, []string{"BINS_rl", "OBJ_RL_a_parameters", "KV_RL_a"}, streams(rights.Scopes{Read: []string{"rl.a"}}))
 }

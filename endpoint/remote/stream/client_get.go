@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -80,7 +80,7 @@ func (g *getting) describe(set *streampb.Set) error {
 	}
 	g.free()
 	g.id = set.GetId()
-	g.upload, err = modelwire.NewUpload(m, g.client.opts.Device, g.client.pool.Open(admission.Sender(context.Background())), false)
+	g.upload, err = modelwire.NewUpload(m, g.client.opts.Device, g.client.pool.Open(rights.Sender(context.Background())), false)
 	return err
 }
 

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 )
 
@@ -40,8 +40,8 @@ func serveAs(t *testing.T, opts stream.ServerOptions) (*stream.Server, string) {
 	require.NoError(t, err)
 	identify := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		md, _ := metadata.FromIncomingContext(ss.Context())
-		id := admission.Identity{Name: md.Get("name")[0], Method: admission.MethodToken}
-		return next(srv, identified{ss, admission.WithIdentity(ss.Context(), id)})
+		id := rights.Identity{Name: md.Get("name")[0], Method: rights.MethodToken}
+		return next(srv, identified{ss, rights.WithIdentity(ss.Context(), id)})
 	}
 	s := grpc.NewServer(append(server.GRPCOptions(), grpc.StreamInterceptor(identify))...)
 	server.Register(s)

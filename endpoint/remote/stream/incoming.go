@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -56,7 +57,7 @@ const itemName = "tensor"
 func newIncoming(
 	ctx context.Context, limits Limits, pool *admission.Pool, dev driver.Device, eager bool, granted *credit, grant func(uint64) error,
 ) *incoming {
-	charge := func() *admission.Charge { return pool.Open(admission.Sender(ctx)) }
+	charge := func() *admission.Charge { return pool.Open(rights.Sender(ctx)) }
 	return &incoming{
 		limits: limits, charge: charge, device: dev, eager: eager, granted: granted, grant: grant, partial: make(map[uint32]*partialTensor),
 		more: make(chan struct{}, 1),

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -183,7 +183,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 
 // withdrawOldest records a model without a name, and withdraws the oldest one of its sender if there are more than Keep.
 func (m *Models) withdrawOldest(ctx context.Context, client *endpoint.Client, name string) {
-	oldest := m.recordUnnamed(admission.Sender(ctx).Key(), name)
+	oldest := m.recordUnnamed(rights.Sender(ctx).Key(), name)
 	if oldest == "" {
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -93,7 +94,7 @@ func (s service) begin(ctx context.Context, id string, m *modelwire.Manifest) (m
 	timer := time.NewTimer(s.limits.Stall)
 	defer timer.Stop()
 	for {
-		b, err := s.transfers.Begin(admission.Sender(ctx), id, m)
+		b, err := s.transfers.Begin(rights.Sender(ctx), id, m)
 		if err != nil || b.Busy == nil {
 			return b, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -97,7 +98,7 @@ func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.Tensor
 
 // eachTensor receives tensors and passes them to f, which takes them.
 func (s torchService) eachTensor(ctx context.Context, call bulk.Receiver, f func(*Item) error) error {
-	assembly := newAssembler(s.limits, s.torchPool.Open(admission.Sender(ctx)))
+	assembly := newAssembler(s.limits, s.torchPool.Open(rights.Sender(ctx)))
 	defer assembly.free()
 	chunks := bulk.NewPump(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
 	for pace := newPace(s.limits); ; {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 // frame returns the bytes of a frame.
@@ -37,7 +38,7 @@ func TestContinuationBelongsToItsStream(t *testing.T) {
 	scan(frame(frameContinued, flagEndHeaders, 5, []byte("rest")))
 	require.False(t, c.frames.partial())
 
-	s := &stream{charged: pool.Open(admission.Identity{Method: admission.MethodToken}), limit: 1 << 20}
+	s := &stream{charged: pool.Open(rights.Identity{Method: rights.MethodToken}), limit: 1 << 20}
 	id, ok := c.open(s)
 	require.True(t, ok)
 	require.EqualValues(t, 5, id)

@@ -30,6 +30,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 const (
@@ -51,7 +52,7 @@ type Options struct {
 	MessageBytes int64
 	// Admit returns the sender of a call, and a function that reports whether the sender is still accepted, which may
 	// be nil. It must be fast. If it returns an error, which must be a gRPC status, the call is refused.
-	Admit func(ctx context.Context, method string, header metadata.MD) (admission.Identity, func() bool, error)
+	Admit func(ctx context.Context, method string, header metadata.MD) (rights.Identity, func() bool, error)
 	// Refused is called for each call that is refused before its message, with the registered name of its method or
 	// "none". It may be nil.
 	Refused func(method string, err error)

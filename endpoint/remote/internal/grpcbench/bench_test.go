@@ -31,6 +31,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -163,8 +164,8 @@ func serve() error {
 
 // guarded returns the plain server with a guard that admits all clients.
 func guarded() *grpc.Server {
-	known := func(context.Context, string, metadata.MD) (admission.Identity, func() bool, error) {
-		return admission.Identity{Name: "bench", Method: admission.MethodToken}, func() bool { return true }, nil
+	known := func(context.Context, string, metadata.MD) (rights.Identity, func() bool, error) {
+		return rights.Identity{Name: "bench", Method: rights.MethodToken}, func() bool { return true }, nil
 	}
 	control := admission.New(admission.Options{Rate: admission.Rate{Bytes: 4 << 10, Grace: 30 * time.Second}})
 	guard := grpcguard.New(grpcguard.Options{Controller: control, Admit: known})

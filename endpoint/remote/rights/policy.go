@@ -1,12 +1,12 @@
-package gateway
+package rights
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -15,16 +15,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/bytesize"
 )
 
-// policyFile gives tokens and certificates rights by their names. Its rules have the form of those of an owner's policy
-// (sharedtensor serve --policy) and add up in the same way. It is reloaded when it changes.
+// rule is one rule of a policy. Rules have the form of those of an owner's policy (sharedtensor serve --policy) and add up
+// in the same way.
 //
 //	rules:
 //	  - tokens: [trainer, "ci-*"]        # names in the token file
-//	    certificates: ["*.train.local"]  # common names
+//	    certificates: ["*.train.local"]  # names in certificates
 //	    list: ["*"]
 //	    publish: ["llm-*"]
 //	    write: ["bin.rollouts"]
@@ -32,12 +31,7 @@ import (
 //	  - everyone: true
 //	    call: ["embed"]
 //	    metrics: true
-type policyFile struct {
-	set *reloaded[*policySet]
-}
-
-// policyRule is one rule of a policy.
-type policyRule struct {
+type rule struct {
 	Tokens       []string `yaml:"tokens"`
 	Certificates []string `yaml:"certificates"`
 	Everyone     bool     `yaml:"everyone"`
@@ -53,44 +47,35 @@ type policyRule struct {
 	Read     []string `yaml:"read"`
 	Write    []string `yaml:"write"`
 
-	Quota policyQuota `yaml:"quota"`
+	Quota quota `yaml:"quota"`
 }
 
-type policyQuota struct {
-	InFlight policyBytes `yaml:"in-flight"`
-	Uploads  policyBytes `yaml:"uploads"`
-	Requests float64     `yaml:"requests"`
-	Leases   int64       `yaml:"leases"`
-	Message  policyBytes `yaml:"message"`
+type quota struct {
+	InFlight size    `yaml:"in-flight"`
+	Uploads  size    `yaml:"uploads"`
+	Requests float64 `yaml:"requests"`
+	Leases   int64   `yaml:"leases"`
+	Message  size    `yaml:"message"`
 }
 
-// policyBytes is a number of bytes such as 64MiB.
-type policyBytes int64
+// size is a number of bytes such as 64MiB.
+type size int64
 
 // UnmarshalYAML implements yaml.Unmarshaler.
-func (b *policyBytes) UnmarshalYAML(node *yaml.Node) error {
-	var size ByteSize
-	if err := size.Set(node.Value); err != nil {
+func (b *size) UnmarshalYAML(node *yaml.Node) error {
+	var n bytesize.Size
+	if err := n.Set(node.Value); err != nil {
 		return fmt.Errorf("line %d: %w", node.Line, err)
 	}
-	*b = policyBytes(size)
+	*b = size(n)
 	return nil
 }
 
-func openPolicyFile(path string, log *slog.Logger) (*policyFile, error) {
-	set, err := newReloaded("policy", log, func() (*policySet, error) {
-		rules, err := readPolicy(path)
-		return &policySet{rules: rules}, err
-	}, path)
-	if err != nil {
-		return nil, err
-	}
-	return &policyFile{set}, nil
-}
+// maxPolicyBytes limits the file of a policy.
+const maxPolicyBytes = 1 << 20
 
-// readPolicy reads and checks a policy. It refuses a file that other users can write, because they could give themselves
-// rights.
-func readPolicy(path string) ([]policyRule, error) {
+// Read reads and checks a policy. It refuses a file that other users can write, because they could give themselves
+func Read(path string) (*Policy, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -103,26 +88,26 @@ func readPolicy(path string) ([]policyRule, error) {
 	if info.Mode().Perm()&0o022 != 0 {
 		return nil, fmt.Errorf("%s has mode %#o: others may write it; run chmod go-w on it", path, info.Mode().Perm())
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxPolicyBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > maxConfigBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, maxConfigBytes)
+	if len(data) > maxPolicyBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxPolicyBytes)
 	}
 	rules, err := parsePolicy(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return rules, nil
+	return &Policy{rules: rules}, nil
 }
 
 // parsePolicy parses the text of a policy. Unknown keys are errors.
-func parsePolicy(data []byte) ([]policyRule, error) {
+func parsePolicy(data []byte) ([]rule, error) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
 	var in struct {
-		Rules []policyRule `yaml:"rules"`
+		Rules []rule `yaml:"rules"`
 	}
 	switch err := d.Decode(&in); {
 	case errors.Is(err, io.EOF):
@@ -144,44 +129,44 @@ func parsePolicy(data []byte) ([]policyRule, error) {
 	return in.Rules, nil
 }
 
-func (r *policyRule) check() error {
+func (r *rule) check() error {
 	if len(r.Tokens)+len(r.Certificates) == 0 && !r.Everyone {
 		return errors.New("it matches no client: add tokens, certificates or everyone")
 	}
 	for _, subject := range slices.Concat(r.Read, r.Write) {
-		if err := natslink.CheckScope(subject); err != nil {
+		if err := CheckScope(subject); err != nil {
 			return err
 		}
 	}
 	if q := r.Quota; q.InFlight < 0 || q.Uploads < 0 || q.Requests < 0 || q.Leases < 0 || q.Message < 0 {
 		return errors.New("quota: a limit must not be negative")
 	}
-	if r.Quota.Message > admission.MaxMessage {
-		return fmt.Errorf("quota: a message has at most %v", ByteSize(admission.MaxMessage))
+	if r.Quota.Message > MaxMessage {
+		return fmt.Errorf("quota: a message has at most %v", bytesize.Size(MaxMessage))
 	}
-	owner := r.owner()
-	if policy := (access.Policy{Rules: []access.Rule{owner}}); r.givesOwnerRights() {
+	granted := r.owner()
+	if policy := (access.Policy{Rules: []access.Rule{granted}}); r.givesOwnerRights() {
 		if err := policy.Check(); err != nil {
 			return err
 		}
-	} else if !r.Metrics && !r.Control && len(r.Read)+len(r.Write) == 0 && r.Quota == (policyQuota{}) {
+	} else if !r.Metrics && !r.Control && len(r.Read)+len(r.Write) == 0 && r.Quota == (quota{}) {
 		return errors.New("it gives no right")
 	}
 	return nil
 }
 
-func (r *policyRule) givesOwnerRights() bool {
+func (r *rule) givesOwnerRights() bool {
 	return r.Info || len(r.List)+len(r.Acquire)+len(r.Publish)+len(r.Withdraw)+len(r.Call) > 0
 }
 
 // owner returns the rights to models and functions as a rule of an owner's policy.
-func (r *policyRule) owner() access.Rule {
+func (r *rule) owner() access.Rule {
 	return access.Rule{Everyone: true, Info: r.Info, List: r.List, Acquire: r.Acquire, Publish: r.Publish, Withdraw: r.Withdraw, Call: r.Call}
 }
 
-func (r *policyRule) matches(id Identity) bool {
+func (r *rule) matches(id Identity) bool {
 	names := r.Tokens
-	if id.Method == admission.MethodCertificate {
+	if id.Method == MethodCertificate {
 		names = r.Certificates
 	}
 	return r.Everyone || slices.ContainsFunc(names, func(pattern string) bool { return access.Match(pattern, id.Name) })
@@ -189,8 +174,8 @@ func (r *policyRule) matches(id Identity) bool {
 
 // rightsOf returns the union of the rights of all rules that match an identity. For each quota the first of these rules
 // that sets it counts. matched reports whether a rule matches.
-func rightsOf(rules []policyRule, id Identity) (rights *admission.Rights, matched bool) {
-	out := &admission.Rights{}
+func rightsOf(rules []rule, id Identity) (set *Set, matched bool) {
+	out := &Set{}
 	var owner access.Policy
 	for i := range rules {
 		r := &rules[i]
@@ -214,7 +199,7 @@ func rightsOf(rules []policyRule, id Identity) (rights *admission.Rights, matche
 		Owner            []access.Rule
 		Metrics, Control bool
 		Read, Write      []string
-		Quota            admission.Quota
+		Quota            Quota
 	}{owner.Rules, out.Metrics, out.Control, out.Read, out.Write, out.Quota})
 	out.Text = string(text)
 	return out, matched
@@ -227,19 +212,19 @@ func firstSet[T int64 | float64](set, next T) T {
 	return next
 }
 
-// apply returns an identity with its rights. The error is admission.ErrRight if no rule matches it.
-func (f *policyFile) apply(id Identity) (Identity, error) {
-	rights, matched := f.set.get().of(id)
+// Apply returns an identity with its rights. The error is ErrRight if no rule matches it.
+func (p *Policy) Apply(id Identity) (Identity, error) {
+	set, matched := p.of(id)
 	if !matched {
-		return Identity{}, fmt.Errorf("%w: no rule matches %s", admission.ErrRight, strings.TrimSpace(id.Method+" "+orString(id.Name, id.ID)))
+		return Identity{}, fmt.Errorf("%w: no rule matches %s", ErrRight, strings.TrimSpace(id.Method+" "+cmp.Or(id.Name, id.ID)))
 	}
-	id.Rights = rights
+	id.Rights = set
 	return id, nil
 }
 
-// scopes returns the scopes of NATS in the rules.
-func (f *policyFile) scopes() (list []string) {
-	for _, r := range f.set.get().rules {
+// Scopes returns the scopes of NATS in the rules.
+func (p *Policy) Scopes() (list []string) {
+	for _, r := range p.rules {
 		list = append(append(list, r.Read...), r.Write...)
 	}
 	return list
@@ -248,30 +233,31 @@ func (f *policyFile) scopes() (list []string) {
 // maxKnown is the number of identities whose rights are kept. Certificates may have any number of names.
 const maxKnown = 4096
 
-// policySet is the content of a policy file, with the rights of identities that the rules were applied to.
-type policySet struct {
-	rules []policyRule
+// Policy is the content of a policy file, with the rights of identities that the rules were applied to. It is safe for
+// concurrent use.
+type Policy struct {
+	rules []rule
 
 	mu    sync.Mutex
 	known map[string]knownRights
 }
 
 type knownRights struct {
-	rights  *admission.Rights
+	set     *Set
 	matched bool
 }
 
-func (s *policySet) of(id Identity) (rights *admission.Rights, matched bool) {
+func (p *Policy) of(id Identity) (set *Set, matched bool) {
 	key := fmt.Sprint(id.ReadOnly, id.Key())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one, found := s.known[key]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, found := p.known[key]
 	if !found {
-		if s.known == nil || len(s.known) >= maxKnown {
-			s.known = make(map[string]knownRights)
+		if p.known == nil || len(p.known) >= maxKnown {
+			p.known = make(map[string]knownRights)
 		}
-		one.rights, one.matched = rightsOf(s.rules, id)
-		s.known[key] = one
+		one.set, one.matched = rightsOf(p.rules, id)
+		p.known[key] = one
 	}
-	return one.rights, one.matched
+	return one.set, one.matched
 }

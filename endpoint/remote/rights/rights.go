@@ -1,4 +1,4 @@
-package admission
+package rights
 
 import (
 	"fmt"
@@ -7,11 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 )
 
-// ErrRight reports a request whose sender lacks a right that the policy of the gateway requires.
-var ErrRight = NewError(Refused, "not allowed by the gateway's policy")
-
-// Rights are what the policy of a gateway gives an identity. They do not change: a new policy creates new ones.
-type Rights struct {
+// Set is what the policy of a gateway gives an identity. It does not change: a new policy creates new sets.
+type Set struct {
 	// Grants are the rights to models and functions, and access.Info, the right to read the status of the gateway.
 	Grants access.Grants
 	// Metrics is the right to read metrics.
@@ -24,7 +21,7 @@ type Rights struct {
 	Read, Write []string
 	// Quota limits the resources of the identity.
 	Quota Quota
-	// Text describes the rights. Rights with equal texts are equal.
+	// Text describes the rights. Sets with equal texts are equal.
 	Text string
 }
 
@@ -45,7 +42,7 @@ const MaxMessage = 100 << 20
 
 // MessageLimit returns the limit of a message of the identity, at a gateway with the given limit.
 func (id Identity) MessageLimit(limit int64) int64 {
-	if own := id.quota().Message; own > 0 {
+	if own := id.Quota().Message; own > 0 {
 		return own
 	}
 	return limit
@@ -143,8 +140,8 @@ func (id Identity) Who() string {
 	return "this request"
 }
 
-// quota returns the identity's quota, which is zero without a policy.
-func (id Identity) quota() Quota {
+// Quota returns the identity's quota, which is zero without a policy.
+func (id Identity) Quota() Quota {
 	if id.Rights == nil {
 		return Quota{}
 	}

@@ -1,15 +1,20 @@
-package admission
+// Package rights decides who may do what at a gateway. It holds the identities of senders, the rights that a policy gives
+// them, and the scopes of NATS. Every other package asks it through [Identity.Allow] and the functions beside it.
+package rights
 
 import (
 	"context"
+	"errors"
 )
 
 // Errors of requests that the sender may not make.
 var (
 	// ErrUnauthenticated reports a request without an accepted token or certificate.
-	ErrUnauthenticated = NewError(Unauthenticated, "no token or client certificate that this gateway accepts")
+	ErrUnauthenticated = errors.New("no token or client certificate that this gateway accepts")
 	// ErrReadOnly reports a request for a change by a read-only sender or at a read-only gateway.
-	ErrReadOnly = NewError(Refused, "read-only: changes are refused")
+	ErrReadOnly = errors.New("read-only: changes are refused")
+	// ErrRight reports a request whose sender lacks a right that the policy of the gateway requires.
+	ErrRight = errors.New("not allowed by the gateway's policy")
 )
 
 // Methods of authentication.
@@ -33,7 +38,7 @@ type Identity struct {
 	// ID distinguishes tokens without a name. It reveals nothing about the token.
 	ID string
 	// Rights are the rights that the policy of the gateway gives. nil means all rights.
-	Rights *Rights
+	Rights *Set
 }
 
 // Known reports whether the gateway accepts the sender. Unknown clients may only call health checks.
