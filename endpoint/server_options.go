@@ -140,8 +140,9 @@ type TaskOptions struct {
 func AllowOffers(Peer, []string) error { return nil }
 
 // SocketPath returns the path of an owner's socket: base, a dash, the device index, ".sock". If base is empty, it is
-// the value of SHARED_TENSOR_BASE_PATH, else $XDG_RUNTIME_DIR/shared-tensor, else /tmp/shared-tensor-UID/shared-tensor. It fails
-// with [ErrConfiguration].
+// the value of SHARED_TENSOR_BASE_PATH, else $NVIDIA_DRA_LOCAL_IPC_DIR/shared-tensor-UID/shared-tensor if this process can use
+// that directory, else $XDG_RUNTIME_DIR/shared-tensor, else /tmp/shared-tensor-UID/shared-tensor. It fails with
+// [ErrConfiguration].
 func SocketPath(base string, index int) (string, error) { return transport.SocketPath(base, index) }
 
 // Version returns the version of this module as built into the program, such as "v0.1.0", or "devel".

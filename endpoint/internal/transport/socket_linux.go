@@ -423,3 +423,11 @@ func ownerOf(info os.FileInfo) (uid uint32, ok bool) {
 	}
 	return st.Uid, true
 }
+
+// writable reports whether the effective user of this process may create entries in a directory. It may not if the file
+// system is mounted read-only.
+func writable(dir string) bool {
+	const effective = 0x200 // AT_EACCESS
+	const writeAndSearch = 0x2 | 0x1
+	return syscall.Faccessat(-100, dir, writeAndSearch, effective) == nil // -100 is AT_FDCWD; dir is absolute
+}

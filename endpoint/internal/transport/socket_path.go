@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/internal/userns"
@@ -15,12 +16,20 @@ import (
 // EnvBasePath is the environment variable with the base path of sockets. It applies if the program sets no base path.
 const EnvBasePath = "SHARED_TENSOR_BASE_PATH"
 
+// EnvClaimDirectory is the environment variable with a directory that the DRA driver for NVIDIA GPUs mounts into every
+// container of a GPU claim.
+const EnvClaimDirectory = "NVIDIA_DRA_LOCAL_IPC_DIR"
+
 // maxSocketPath is the size of sockaddr_un.sun_path without the final zero byte (unix(7)).
 const maxSocketPath = 107
 
+// maxClaimBase limits the base path in a claim's directory. It leaves room for the suffix -N.sock.keep with a device index of
+// 10 digits, so that the index does not change the directory.
+const maxClaimBase = maxSocketPath - len("-4294967295.sock.keep")
+
 // SocketPath returns the path of an owner's socket: base, a dash, the device index, ".sock". An empty base means the
-// value of [EnvBasePath], then $XDG_RUNTIME_DIR/shared-tensor, then /tmp/shared-tensor-UID/shared-tensor. It fails with
-// [ErrConfiguration].
+// value of [EnvBasePath], then DIR/shared-tensor-UID/shared-tensor in the directory of [EnvClaimDirectory] if this process can
+// use it, then $XDG_RUNTIME_DIR/shared-tensor, then /tmp/shared-tensor-UID/shared-tensor. It fails with [ErrConfiguration].
 func SocketPath(base string, index int) (string, error) {
 	if index < 0 {
 		return "", status.Configuration(fmt.Errorf("%w: device index %d: it must be 0 or more", status.ErrInvalid, index))
@@ -37,10 +46,35 @@ func DefaultBase() string {
 	if base := os.Getenv(EnvBasePath); base != "" {
 		return base
 	}
+	if dir := claimDirectory(); dir != "" {
+		return dir + "/shared-tensor"
+	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "shared-tensor")
 	}
 	return filepath.Join(privateDirectory(), "shared-tensor")
+}
+
+// claimDirectory returns this user's private directory in the directory of [EnvClaimDirectory], or "" if that variable is
+// empty or names no usable directory. A usable directory
+//   - has an absolute path, is no link, and leaves room for the names of sockets;
+//   - belongs to root or to the effective user;
+//   - does not let other users replace entries: only its owner may write it, or it is sticky, as the driver creates it;
+//   - lets this process create entries.
+func claimDirectory() string {
+	dir := strings.TrimRight(os.Getenv(EnvClaimDirectory), "/") // with a slash, Lstat would follow a link
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	private := dir + "/" + privateName()
+	info, err := os.Lstat(dir)
+	switch {
+	case len(private+"/shared-tensor") > maxClaimBase, err != nil, !info.IsDir(), trusted(dir, info) != nil:
+		return ""
+	case info.Mode().Perm()&0o022 != 0 && info.Mode()&os.ModeSticky == 0, !writable(dir):
+		return ""
+	}
+	return private
 }
 
 // SharedDirectory contains the private directories of all users. Tests change it.
@@ -50,8 +84,11 @@ var SharedDirectory = "/tmp"
 // first; see socketDirectory. TMPDIR does not apply, because an owner and its clients often have different ones. UID is the
 // effective user, as the kernel reports it to the peer.
 func privateDirectory() string {
-	return filepath.Join(SharedDirectory, "shared-tensor-"+strconv.Itoa(os.Geteuid()))
+	return filepath.Join(SharedDirectory, privateName())
 }
+
+// privateName is the name of this user's directory in a directory of all users.
+func privateName() string { return "shared-tensor-" + strconv.Itoa(os.Geteuid()) }
 
 // CheckSocketPath rejects a path that the kernel would truncate or treat as an abstract name.
 func CheckSocketPath(path string) error {
@@ -95,7 +132,7 @@ func socketDirectory(path string) error {
 	case mode&0o022 != 0:
 		return fmt.Errorf("%w: socket directory %s has mode %#o: others may write it; run chmod go-w on it or choose a directory of your own",
 			status.ErrPermission, dir, mode)
-	case mode&0o077 != 0 && dir == privateDirectory():
+	case mode&0o077 != 0 && (dir == privateDirectory() || claimDirectory() != "" && dir == filepath.Clean(claimDirectory())):
 		return fmt.Errorf("%w: socket directory %s has mode %#o and must have 0700: run chmod 700 on it", status.ErrPermission, dir, mode)
 	}
 	return nil

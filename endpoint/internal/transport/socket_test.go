@@ -1,13 +1,16 @@
 package transport_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -47,6 +50,105 @@ func TestSocketPath(t *testing.T) {
 	}
 	_, err = endpoint.SocketPath("", -1)
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
+}
+
+// The directory of a GPU claim is used if every rule of PROTOCOL.md holds. The tests of the Python client read the same table.
+func TestSocketPathOfClaim(t *testing.T) {
+	text, err := os.ReadFile("testdata/claims.json")
+	require.NoError(t, err)
+	var rows []struct {
+		Name, Kind, Mode, Base, Want string
+		Value, Runtime               *string // of the environment variables; by default the directory, and /run/user/7
+		UID, Fill                    int
+		Root                         bool
+	}
+	require.NoError(t, json.Unmarshal(text, &rows))
+	require.Greater(t, len(rows), 15)
+	for _, row := range rows {
+		t.Run(row.Name, func(t *testing.T) {
+			if row.Root {
+				fixture.NeedsRoot(t)
+			}
+			temp, err := os.MkdirTemp("/tmp", "st") // the names of t.TempDir are too long
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = os.RemoveAll(temp) })
+			expand := strings.NewReplacer("$T", temp, "$UID", strconv.Itoa(os.Geteuid())).Replace
+			end := expand("/shared-tensor-$UID/shared-tensor")
+			claim := filepath.Join(temp, "claim")
+			if row.Fill > 0 {
+				claim += strings.Repeat("x", row.Fill-len(claim+end))
+			}
+			target := claim
+			if row.Kind == "link" {
+				target = filepath.Join(temp, "target")
+				require.NoError(t, os.Symlink(target, claim))
+			}
+			if row.Mode != "" {
+				if row.Kind == "file" {
+					require.NoError(t, os.WriteFile(target, nil, 0o600))
+				} else {
+					require.NoError(t, os.Mkdir(target, 0o700))
+				}
+				mode, err := strconv.ParseUint(row.Mode, 8, 32)
+				require.NoError(t, err)
+				require.NoError(t, syscall.Chmod(target, uint32(mode)))
+			}
+			if row.UID != 0 {
+				require.NoError(t, os.Chown(target, row.UID, row.UID))
+			}
+			t.Setenv("SHARED_TENSOR_BASE_PATH", expand(row.Base))
+			t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+			if row.Runtime != nil {
+				t.Setenv("XDG_RUNTIME_DIR", *row.Runtime)
+			}
+			switch {
+			case row.Value != nil:
+				t.Setenv("NVIDIA_DRA_LOCAL_IPC_DIR", expand(*row.Value))
+			case row.Mode != "":
+				t.Setenv("NVIDIA_DRA_LOCAL_IPC_DIR", claim)
+			}
+			want := expand(row.Want)
+			switch row.Want {
+			case "claim":
+				want = claim + end + "-0.sock"
+			case "xdg":
+				want = "/run/user/7/shared-tensor-0.sock"
+			}
+			got, err := endpoint.SocketPath("", 0)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+// An owner in the directory of a claim, which all users may write, is in a private directory.
+func TestSocketDirectoryOfClaim(t *testing.T) {
+	drivertest.Leaks(t)
+	claim, err := os.MkdirTemp("/tmp", "st")
+	require.NoError(t, err)
+	defer os.RemoveAll(claim)
+	require.NoError(t, syscall.Chmod(claim, 0o1777))
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
+	t.Setenv("NVIDIA_DRA_LOCAL_IPC_DIR", claim+"/")
+	try := func() error {
+		s, err := endpoint.NewServer(endpoint.ServerOptions{})
+		if err == nil {
+			require.True(t, strings.HasPrefix(s.Socket(), claim), s.Socket())
+			require.NoError(t, s.Close())
+		}
+		return err
+	}
+	require.NoError(t, try())
+	private := filepath.Join(claim, fmt.Sprintf("shared-tensor-%d", os.Geteuid()))
+	info, err := os.Lstat(private)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.NoError(t, os.Chmod(private, 0o755))
+	require.ErrorIs(t, try(), endpoint.ErrPermission)
+	fixture.NeedsRoot(t)
+	require.NoError(t, os.Chmod(private, 0o700))
+	require.NoError(t, os.Chown(private, 4321, 4321)) // another user of the claim was first
+	require.ErrorContains(t, try(), "belongs to uid 4321")
 }
 
 func TestSocketPermissions(t *testing.T) {

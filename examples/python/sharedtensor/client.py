@@ -66,8 +66,7 @@ def connect(
 ) -> Any:
     """Connects to the owner of this user on this host.
 
-    :param path: of its socket; by default ``$SHARED_TENSOR_BASE_PATH-0.sock``,
-        ``$XDG_RUNTIME_DIR/shared-tensor-0.sock`` or ``/tmp/shared-tensor-UID/shared-tensor-0.sock``.
+    :param path: of its socket; by default that of :func:`socket_path`.
     :param framework: "torch" or "numpy", what tensors are; by default torch's if torch is installed. The first use of
         the default imports torch.
     :param timeout: default time limit of a request in seconds; None for no limit. A request may have another one, or

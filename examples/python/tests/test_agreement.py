@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from test_connection import Liar, frame
 
 import sharedtensor as st
@@ -22,7 +25,7 @@ from sharedtensor.frames import HEADER
 from sharedtensor.op import Kind, Op
 from sharedtensor.users import is_nobody
 
-VARIABLES = ("SHARED_TENSOR_BASE_PATH", "XDG_RUNTIME_DIR", "TMPDIR")
+VARIABLES = ("SHARED_TENSOR_BASE_PATH", "NVIDIA_DRA_LOCAL_IPC_DIR", "XDG_RUNTIME_DIR", "TMPDIR")
 ENVIRONMENTS = [
     {},
     {"TMPDIR": "/var/tmp"},
@@ -62,6 +65,46 @@ def test_the_socket_of_go_and_python(programs: Path, given: dict[str, str], effe
     assert mine == theirs
     if not given:
         assert mine == f"/tmp/shared-tensor-{os.geteuid()}/shared-tensor-0.sock"
+
+
+CLAIMS = json.loads((ROOT / "endpoint/internal/transport/testdata/claims.json").read_text())
+
+
+@pytest.mark.parametrize("row", CLAIMS, ids=lambda row: row["name"])
+def test_the_directory_of_a_claim(programs: Path, short: Path, row: dict[str, Any]) -> None:
+    """Go and Python use it by the same rule. The Go tests of the rule read the same table."""
+    if row.get("root") and os.getuid() != 0:
+        pytest.skip("needs root")
+
+    def expand(text: str) -> str:
+        return text.replace("$T", str(short)).replace("$UID", str(os.geteuid()))
+
+    end = expand("/shared-tensor-$UID/shared-tensor")
+    claim = short / "claim"
+    claim = claim.with_name("claim" + "x" * (row.get("fill", 0) - len(f"{claim}{end}")))
+    target = claim
+    if row.get("kind") == "link":
+        target = short / "target"
+        claim.symlink_to(target)
+    if "mode" in row:
+        target.touch() if row.get("kind") == "file" else target.mkdir()
+        target.chmod(int(row["mode"], 8))
+    if "uid" in row:
+        os.chown(target, row["uid"], row["uid"])
+    env = {"SHARED_TENSOR_BASE_PATH": expand(row.get("base", "")), "XDG_RUNTIME_DIR": row.get("runtime", "/run/user/7")}
+    if "value" in row or "mode" in row:
+        env["NVIDIA_DRA_LOCAL_IPC_DIR"] = expand(row.get("value", str(claim)))
+    wants = {"claim": f"{claim}{end}-0.sock", "xdg": "/run/user/7/shared-tensor-0.sock"}
+    want = wants.get(row["want"], expand(row["want"]))
+    assert found([sys.executable, "-c", "import sharedtensor; print(sharedtensor.socket_path())"], env, False) == want
+    assert found([str(programs / "sharedtensor"), "list"], env, False) == want
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a short name: the paths of sockets are limited."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.mark.parametrize(

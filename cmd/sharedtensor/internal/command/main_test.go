@@ -80,7 +80,7 @@ func newPlace(t testing.TB) *place {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch name {
-		case "XDG_RUNTIME_DIR", "SHARED_TENSOR_BASE_PATH", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS":
+		case "XDG_RUNTIME_DIR", "SHARED_TENSOR_BASE_PATH", "NVIDIA_DRA_LOCAL_IPC_DIR", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS":
 		default:
 			env = append(env, v)
 		}
