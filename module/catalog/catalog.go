@@ -12,8 +12,12 @@
 //	                           │                              │                                 ^
 //	                           └──────── Withdraw ────────────┴──> withdrawn ── last lease ─────┘
 //
-// The catalog is a pure data structure: no goroutines, and a clock from its options. It closes a state dict
-// outside its lock, exactly once, when neither a holder nor a name refers to it.
+// A version is one [Record]: the state dict and everything that its publisher adds to it, such as exported handles. The
+// catalog owns the record from the publication to its end. A failed publication and the end of a version are the same
+// call, [Record.Close].
+//
+// The catalog is a pure data structure: no goroutines, and a clock from its options. It closes a record outside its
+// lock, exactly once, when neither a holder nor a name refers to it.
 //
 // Surprises: a version number is never reused for a name, even after the name was withdrawn, so name and version
 // identify the same bytes during the life of the owner. The state dict of a lease is borrowed: it is closed when the
@@ -83,19 +87,35 @@ type Options struct {
 	// Record, if not nil, is called before a version is published or a name is withdrawn, one call at a time. An error
 	// prevents that. Other publications and withdrawals wait for it, readers do not.
 	Record func(Change) error
-	// Freed, if not nil, is called for each version whose state dict was closed, with the closed state dict and the
-	// error of closing it. It is called without the lock on the goroutine that freed the version, so it may call the
-	// catalog.
-	Freed func(name string, version uint64, sd *module.StateDict, err error)
+	// Freed, if not nil, is called for each version whose record was closed, with the error of closing it. It is called
+	// without the lock on the goroutine that freed the version, so it may call the catalog.
+	Freed func(name string, version uint64, err error)
 }
 
-// Change is a publication, or with a nil StateDict the withdrawal of all versions of a name.
+// Record is what a catalog publishes as a version and owns until the version is freed.
+type Record interface {
+	// Content returns the state dict. It is constant, and borrowed until the record is closed.
+	Content() *module.StateDict
+	// Close releases the state dict and everything that the record has for it. It is called once, without the lock of the
+	// catalog.
+	Close() error
+}
+
+// bare is a record that has only a state dict.
+type bare struct{ *module.StateDict }
+
+// Content implements [Record].
+func (b bare) Content() *module.StateDict { return b.StateDict }
+
+// Change is a publication, or with a nil Record the withdrawal of all versions of a name.
 type Change struct {
 	// Name and Version name the version. Version is 0 for a withdrawal.
 	Name    string
 	Version uint64
-	// StateDict is the version's content, borrowed.
-	StateDict *module.StateDict
+	// Record is the version, borrowed.
+	Record Record
+	// Replaced is the record of the current version that a publication supersedes, borrowed; nil for none.
+	Replaced Record
 	// Origin is the version's origin, with its time of publication.
 	Origin Origin
 	// Retain is the retention of the name that a publication has set; nil for [Options.Retain].
@@ -162,10 +182,13 @@ const MaxAfter = 1 << 53
 //
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {
-	return c.PublishWith(name, sd, origin, PublishOptions{})
+	if sd == nil {
+		return 0, &NameError{Op: "publish", Name: name, Err: ErrNoStateDict}
+	}
+	return c.PublishRecord(name, bare{sd}, origin, PublishOptions{})
 }
 
-// PublishOptions are the options of [Catalog.PublishWith].
+// PublishOptions are the options of [Catalog.PublishRecord].
 type PublishOptions struct {
 	// After makes the number of the version greater than After, so that numbers continue where another catalog ended. It
 	// is [MaxAfter] at most.
@@ -177,21 +200,19 @@ type PublishOptions struct {
 	Current *uint64
 }
 
-// PublishWith is Publish with options.
-func (c *Catalog) PublishWith(name string, sd *module.StateDict, origin Origin, opts PublishOptions) (uint64, error) {
-	if sd == nil {
-		return 0, &NameError{Op: "publish", Name: name, Err: ErrNoStateDict}
-	}
+// PublishRecord is Publish for a record, which it takes even on an error, with options.
+func (c *Catalog) PublishRecord(name string, r Record, origin Origin, opts PublishOptions) (uint64, error) {
 	if err := CheckName(name); err != nil {
-		return 0, errors.Join(fmt.Errorf("publish: %w", err), sd.Close())
+		return 0, errors.Join(fmt.Errorf("publish: %w", err), r.Close())
 	}
+	sd := r.Content()
 	v := &version{
-		name: name, number: min(opts.After, MaxAfter), sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
+		name: name, number: min(opts.After, MaxAfter), record: r, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
 		leases: make(map[uint64]*Lease),
 	}
 	freed, wake, err := c.publish(v, opts.Retain, opts.Current)
 	if err != nil {
-		return 0, errors.Join(err, sd.Close())
+		return 0, errors.Join(err, r.Close())
 	}
 	wakeAll(wake)
 	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
@@ -221,7 +242,11 @@ func (c *Catalog) publish(v *version, retain *Retention, current *uint64) (freed
 	if retain == nil {
 		retain = e.retain
 	}
-	if err := c.recordLocked(Change{Name: v.name, Version: v.number, StateDict: v.sd, Origin: v.origin, Retain: retain}); err != nil {
+	change := Change{Name: v.name, Version: v.number, Record: v.record, Origin: v.origin, Retain: retain}
+	if e.current != nil {
+		change.Replaced = e.current.record
+	}
+	if err := c.recordLocked(change); err != nil {
 		return nil, nil, &NameError{Op: "publish", Name: v.name, Err: err}
 	}
 	if c.entries[v.name] == nil {
@@ -287,15 +312,15 @@ func (c *Catalog) Numbers() (last map[string]uint64, floor uint64) {
 	return last, c.floor
 }
 
-// Versions calls visit for each version, sorted by name and number. The state dict and the retention are borrowed for
-// the duration of the call, under the lock of the catalog.
+// Versions calls visit for each version, sorted by name and number. The record and the retention are borrowed for the
+// duration of the call, under the lock of the catalog.
 func (c *Catalog) Versions(visit func(v Version) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range sortedNames(c.entries) {
 		e := c.entries[name]
 		for _, v := range e.versions {
-			out := Version{Change: Change{Name: name, Version: v.number, StateDict: v.sd, Origin: v.origin, Retain: e.retain}, Withdrawn: v.withdrawn}
+			out := Version{Change: Change{Name: name, Version: v.number, Record: v.record, Origin: v.origin, Retain: e.retain}, Withdrawn: v.withdrawn}
 			if err := visit(out); err != nil {
 				return err
 			}
@@ -380,8 +405,8 @@ func (c *Catalog) Newest(name string) (uint64, error) {
 	return e.current.number, nil
 }
 
-// Close closes all versions, held or not, and ends leases and watchers. It returns the errors of closing the state
-// dicts. All methods except Close, [Watcher.Next] and [Watcher.Close] then fail with [ErrClosed] or return nothing. A
+// Close closes all versions, held or not, and ends leases and watchers. It returns the errors of closing the
+// records. All methods except Close, [Watcher.Next] and [Watcher.Close] then fail with [ErrClosed] or return nothing. A
 // second Close returns nil.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
@@ -400,17 +425,17 @@ func (c *Catalog) Close() error {
 	return c.free(freed)
 }
 
-// free closes state dicts that were removed. The lock must not be held: closing unmaps memory, and the hook may call
-// the catalog.
+// free closes the records of versions that were removed. The lock must not be held: closing unmaps memory, and the hook
+// may call the catalog.
 func (c *Catalog) free(versions []*version) error {
 	var errs []error
 	for _, v := range versions {
-		err := v.sd.Close()
+		err := v.record.Close()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("close version %d of %q: %w", v.number, v.name, err))
 		}
 		if c.opts.Freed != nil {
-			c.opts.Freed(v.name, v.number, v.sd, err)
+			c.opts.Freed(v.name, v.number, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -230,7 +229,7 @@ func TestPublishTakesTheStateDictAlsoWhenItFails(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	var freed []string
-	c := catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
+	c := catalog.New(catalog.Options{Freed: func(name string, version uint64, err error) {
 		freed = append(freed, fmt.Sprint(name, version, err != nil))
 	}})
 	held, broken := &probe{bytes: 1}, &probe{bytes: 1, fail: errors.New("unmap failed")}
@@ -270,7 +269,7 @@ func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
 	t.Parallel()
 	var c *catalog.Catalog
 	var told error
-	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
+	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, err error) {
 		told = err
 		c.List() // would deadlock with the lock held
 	}})
@@ -316,11 +315,11 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, catalog.Info{Name: "z", Current: 2, Versions: []catalog.VersionInfo{
 		{
-			Version: 2, Bytes: 200, Tensors: 1, Devices: []driver.Info{probeInfo}, Current: true, Origin: at(1006),
+			Version: 2, Bytes: 200, Tensors: 1, Devices: []driver.Info{probeInfo}, Current: true, Origin: at(1006), Record: l4.Record(),
 			Holders: []catalog.HolderInfo{{Holder: bob, Leases: 1, Since: l4.Since}},
 		},
 		{
-			Version: 1, Bytes: 100, Tensors: 1, Devices: []driver.Info{probeInfo}, Origin: at(1001),
+			Version: 1, Bytes: 100, Tensors: 1, Devices: []driver.Info{probeInfo}, Origin: at(1001), Record: l1.Record(),
 			Holders: []catalog.HolderInfo{
 				{Holder: bob, Leases: 2, Since: l1.Since}, {Holder: alice, Leases: 1, Since: l2.Since},
 			},
@@ -364,7 +363,7 @@ func TestRecord(t *testing.T) {
 	refuse := errors.New("disk full")
 	var fail error
 	b := newTestCatalog(t, catalog.Options{Record: func(c catalog.Change) error {
-		changes = append(changes, fmt.Sprint(c.Name, c.Version, c.StateDict != nil, c.Origin.At.IsZero()))
+		changes = append(changes, fmt.Sprint(c.Name, c.Version, c.Record != nil, c.Origin.At.IsZero()))
 		return fail
 	}})
 	b.publish("a")
@@ -441,7 +440,7 @@ func TestCloseDuringRecord(t *testing.T) {
 	t.Parallel()
 	var b testCatalog
 	b = newTestCatalog(t, catalog.Options{Record: func(c catalog.Change) error {
-		if c.StateDict != nil && c.Version == 1 {
+		if c.Record != nil && c.Version == 1 {
 			return nil
 		}
 		return b.Close()
@@ -462,5 +461,61 @@ func TestContinue(t *testing.T) {
 	for name, want := range map[string]uint64{"live": 10, "gone": 5, "older": 3, "new": 3} {
 		_, v := b.publish(name)
 		require.Equal(t, want, v, name)
+	}
+}
+
+// The catalog owns a record from the call of PublishRecord on, and closes it exactly once: when the publication fails,
+// when the last holder of a superseded or withdrawn version leaves, and when the catalog is closed.
+func TestRecordIsClosedOnce(t *testing.T) {
+	t.Parallel()
+	number := func(n uint64) *uint64 { return &n }
+	refuse := errors.New("disk full")
+	for what, c := range map[string]struct {
+		name    string
+		current *uint64
+		fail    error // of recording
+		fails   error // the expected error
+		end     func(b testCatalog, held *catalog.Lease)
+	}{
+		"bad name":        {name: "..", fails: catalog.ErrName},
+		"another current": {name: "m", current: number(7), fails: catalog.ErrChanged},
+		"not recorded":    {name: "m", fail: refuse, fails: refuse},
+		"withdrawn and released": {name: "m", end: func(b testCatalog, held *catalog.Lease) {
+			require.NoError(t, b.Withdraw("m"))
+			require.NoError(t, b.Release(held.ID, 1))
+		}},
+		"superseded and left": {name: "m", end: func(b testCatalog, held *catalog.Lease) {
+			b.publish("m")
+			require.Equal(t, 1, b.ReleaseHolder(1))
+		}},
+		"closed": {name: "m", end: func(b testCatalog, _ *catalog.Lease) { require.NoError(t, b.Close()) }},
+	} {
+		var replaced []catalog.Record
+		fail := error(nil)
+		b := newTestCatalog(t, catalog.Options{Record: func(c catalog.Change) error {
+			replaced = append(replaced, c.Replaced)
+			return fail
+		}})
+		before := &probe{bytes: 8}
+		first := before.record(t)
+		_, err := b.PublishRecord("m", first, catalog.Origin{}, catalog.PublishOptions{})
+		require.NoError(t, err)
+		p, closed := &probe{bytes: 8}, 0
+		r := p.record(t)
+		r.close = func() error { closed++; return r.sd.Close() }
+		fail = c.fail
+		_, err = b.PublishRecord(c.name, r, catalog.Origin{}, catalog.PublishOptions{Current: c.current})
+		require.ErrorIs(t, err, c.fails, what)
+		if c.fails == nil {
+			held := b.acquire("m", 0, 1)
+			require.Same(t, r, held.Record())
+			require.Zero(t, closed, what)
+			require.Equal(t, []catalog.Record{nil, first}, replaced, what)
+			c.end(b, held)
+		}
+		require.Equal(t, 1, closed, what)
+		require.True(t, p.isClosed(), what)
+		require.NoError(t, b.Close())
+		require.Equal(t, 1, closed, what)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -20,7 +19,7 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 	t.Parallel()
 	const publications, readers, rounds = 300, 8, 400
 	var freed atomic.Int64
-	c := catalog.New(catalog.Options{Retain: catalog.Retention{Versions: 1}, Freed: func(string, uint64, *module.StateDict, error) { freed.Add(1) }})
+	c := catalog.New(catalog.Options{Retain: catalog.Retention{Versions: 1}, Freed: func(string, uint64, error) { freed.Add(1) }})
 	var published atomic.Int64
 	var probes sync.Map // of a version to its probe
 

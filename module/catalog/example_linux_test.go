@@ -17,7 +17,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer dev.Close()
-	models := catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, _ error) {
+	models := catalog.New(catalog.Options{Freed: func(name string, version uint64, _ error) {
 		fmt.Println("freed", name, version)
 	}})
 	defer models.Close()

@@ -42,6 +42,8 @@ type VersionInfo struct {
 	Origin Origin
 	// Holders lists the sessions that hold it, by the age of their oldest lease.
 	Holders []HolderInfo
+	// Record is the version, borrowed. It may be closed concurrently.
+	Record Record
 }
 
 // HolderInfo describes the leases of one session on one version.
@@ -190,6 +192,7 @@ func (v *version) info(e *entry) VersionInfo {
 	return VersionInfo{
 		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, Devices: v.devices,
 		Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
+		Record: v.record,
 	}
 }
 

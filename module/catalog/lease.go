@@ -37,7 +37,10 @@ type Lease struct {
 
 // StateDict returns the state dict under lease. It is borrowed until the lease is released and must not be closed. A
 // caller that needs it longer aliases it before.
-func (l *Lease) StateDict() *module.StateDict { return l.version.sd }
+func (l *Lease) StateDict() *module.StateDict { return l.version.record.Content() }
+
+// Record returns the record under lease, borrowed like its state dict.
+func (l *Lease) Record() Record { return l.version.record }
 
 // Acquire takes a lease on a version of name for h; version 0 means the newest. An old version can be acquired while it
 // is held or retained, unless the name was withdrawn since.

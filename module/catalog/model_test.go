@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -249,7 +248,7 @@ func TestRandomSequencesAgainstAModel(t *testing.T) {
 		retain := int(seed % 4)
 		r := &run{t: t, rng: rand.New(rand.NewPCG(seed, 1)), freed: map[string]int{}}
 		r.m = model{retain: retain, last: map[string]uint64{}}
-		r.c = catalog.New(catalog.Options{Retain: catalog.Retention{Versions: retain}, Freed: func(name string, version uint64, _ *module.StateDict, err error) {
+		r.c = catalog.New(catalog.Options{Retain: catalog.Retention{Versions: retain}, Freed: func(name string, version uint64, err error) {
 			r.freed[fmt.Sprint(name, version)]++
 		}})
 		r.w = r.c.Subscribe(nil, nil)

@@ -58,9 +58,9 @@ func TestRetentionOfAName(t *testing.T) {
 	}})
 	one, two := &probe{bytes: 8}, &probe{bytes: 8}
 	retain := catalog.Retention{Versions: 1}
-	_, err := b.PublishWith("model", one.stateDict(t), catalog.Origin{}, catalog.PublishOptions{Retain: &retain})
+	_, err := b.PublishRecord("model", one.record(t), catalog.Origin{}, catalog.PublishOptions{Retain: &retain})
 	require.NoError(t, err)
-	_, err = b.PublishWith("model", two.stateDict(t), catalog.Origin{}, catalog.PublishOptions{After: 6})
+	_, err = b.PublishRecord("model", two.record(t), catalog.Origin{}, catalog.PublishOptions{After: 6})
 	require.NoError(t, err)
 	require.False(t, one.isClosed())
 	other, _ := b.publish("other")

@@ -16,11 +16,11 @@ type entry struct {
 	retain   *Retention // nil for that of the catalog
 }
 
-// version is one published state dict. All fields except superseded, withdrawn and leases are constant.
+// version is one published record. All fields except superseded, withdrawn and leases are constant.
 type version struct {
 	name    string
 	number  uint64
-	sd      *module.StateDict
+	record  Record
 	bytes   int64
 	tensors int
 	devices []driver.Info

@@ -38,6 +38,18 @@ func (s *modelServer) publishWithDigests(t *testing.T, name string) (version uin
 	return version, sd
 }
 
+// job returns the job of a state dict in the catalog; nil for none.
+func (s *modelServer) job(t *testing.T, sd *module.StateDict) (job *digestJob) {
+	t.Helper()
+	require.NoError(t, s.Models.Catalog.Versions(func(v catalog.Version) error {
+		if r := recordOf(v.Record); r.StateDict == sd {
+			job = r.digests
+		}
+		return nil
+	}))
+	return job
+}
+
 // digestState returns the state of a version's digests as clients see it.
 func (s *modelServer) digestState(t *testing.T, name string, version uint64) message.DigestState {
 	t.Helper()
@@ -58,7 +70,7 @@ func TestDigestsAreComputed(t *testing.T) {
 	results := s.heldDigests()
 	first, sd := s.publishWithDigests(t, "m")
 	require.Equal(t, message.DigestPending, s.digestState(t, "m", first))
-	job := s.Models.digests.job(sd)
+	job := s.job(t, sd)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, job.wait(ended), context.Canceled)
@@ -74,7 +86,7 @@ func TestDigestsAreComputed(t *testing.T) {
 
 	second, sd := s.publishWithDigests(t, "m")
 	results <- errors.New("bad memory")
-	require.ErrorContains(t, s.Models.digests.job(sd).wait(t.Context()), "bad memory")
+	require.ErrorContains(t, s.job(t, sd).wait(t.Context()), "bad memory")
 	require.Equal(t, message.DigestFailed, s.digestState(t, "m", second))
 	require.ErrorContains(t, s.ask(t, message.OpDigests, message.Digests{Name: "m"}, &out), "bad memory")
 
@@ -91,12 +103,12 @@ func TestDigestsOfFreedVersions(t *testing.T) {
 	_, running := s.publishWithDigests(t, "a")
 	_, waiting := s.publishWithDigests(t, "b")
 	_, last := s.publishWithDigests(t, "c")
-	jobs := []*digestJob{s.Models.digests.job(running), s.Models.digests.job(waiting), s.Models.digests.job(last)}
+	jobs := []*digestJob{s.job(t, running), s.job(t, waiting), s.job(t, last)}
 	require.NoError(t, s.Models.Withdraw(t.Context(), "b", nil))
 	require.ErrorIs(t, jobs[1].wait(t.Context()), errVersionGone)
 	require.NoError(t, s.Models.Withdraw(t.Context(), "a", nil))
 	require.ErrorIs(t, jobs[0].wait(t.Context()), errVersionGone)
-	require.Nil(t, s.Models.digests.job(running))
+	require.Nil(t, s.job(t, running))
 	results <- nil
 	require.NoError(t, jobs[2].wait(t.Context()))
 }
@@ -108,13 +120,13 @@ func TestDigestsOfClosedServer(t *testing.T) {
 	s.heldDigests()
 	_, running := s.publishWithDigests(t, "a")
 	_, waiting := s.publishWithDigests(t, "b")
-	jobs := []*digestJob{s.Models.digests.job(running), s.Models.digests.job(waiting)}
+	jobs := []*digestJob{s.job(t, running), s.job(t, waiting)}
 	s.Models.StopDigests()
 	for _, job := range jobs {
 		require.ErrorIs(t, job.wait(t.Context()), status.ErrServerClosing)
 	}
 	_, late := s.publishWithDigests(t, "c")
-	require.Nil(t, s.Models.digests.job(late))
+	require.Nil(t, s.job(t, late))
 }
 
 // Digests of an earlier owner are used if they fit the tensors. Otherwise they are computed.
@@ -126,7 +138,7 @@ func TestDigestsAreAdopted(t *testing.T) {
 		sd := s.weights(t, 64)
 		_, err := s.Models.Publish(t.Context(), Publication{Name: "m", StateDict: sd, Digests: true, tensors: make([]byte, size)})
 		require.NoError(t, err)
-		job := s.Models.digests.job(sd)
+		job := s.job(t, sd)
 		if !adopted {
 			require.Nil(t, job.computed(), "%d bytes", size)
 			results <- nil

@@ -14,36 +14,29 @@ import (
 )
 
 // digester computes the requested digests of versions, oldest first, one version at a time in one goroutine. It reads
-// every byte itself instead of trusting the publisher. A version has an entry in jobs until the catalog drops it.
+// every byte itself instead of trusting the publisher. The record of a version has its job.
 type digester struct {
 	of *Models
 
-	mu        sync.Mutex
-	jobs      map[*module.StateDict]*digestJob // by the catalog's state dict
-	byVersion map[versionKey]*digestJob        // jobs with a known version number
-	queue     []*digestJob
-	running   bool // the goroutine is running
-	closed    bool
-	work      sync.WaitGroup // the goroutine; added to under mu while not closed
-}
-
-// versionKey identifies a version of a server.
-type versionKey struct {
-	name    string
-	version uint64
+	mu      sync.Mutex
+	queue   []*digestJob
+	current *digestJob // the job that is computed; nil for none
+	running bool       // the goroutine is running
+	closed  bool
+	work    sync.WaitGroup // the goroutine; added to under mu while not closed
 }
 
 // digestJob computes the digests of one version.
 type digestJob struct {
-	of   *module.StateDict // in the catalog; only to identify it
+	of   *record
 	sd   *module.StateDict // an alias; finish closes it
 	ctx  context.Context   // ends when the version is dropped
 	stop context.CancelCauseFunc
 	done chan struct{}
 
 	// Guarded by digester.mu.
-	key   versionKey // zero before publication
-	begun bool
+	version uint64 // zero before publication
+	begun   bool   // it is computed or ended
 
 	// Set before done is closed.
 	whole   module.Digest
@@ -54,23 +47,20 @@ type digestJob struct {
 // errVersionGone is the error of digests whose version was dropped by the catalog before they were computed.
 var errVersionGone = fmt.Errorf("%w: the version was freed before its digests were computed", status.ErrNotFound)
 
-// add creates the job for a state dict before the catalog owns it. It borrows the state dict. tensors are digests that an
-// earlier owner has computed; nil for none.
-func (d *digester) add(sd *module.StateDict, tensors []byte) {
+// add returns the job of a record that is not published yet. Digests that an earlier owner has computed finish it. add
+// returns nil if the server is closing.
+func (d *digester) add(r *record) *digestJob {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return
+		return nil
 	}
-	if d.jobs == nil {
-		d.jobs, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
-	}
-	j := &digestJob{of: sd, sd: sd.Alias(), done: make(chan struct{})}
+	j := &digestJob{of: r, sd: r.StateDict.Alias(), done: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancelCause(context.Background())
-	d.jobs[sd] = j
-	if tensors != nil {
-		j.adopt(tensors)
+	if r.tensors != nil {
+		j.adopt(r.tensors)
 	}
+	return j
 }
 
 // adopt finishes the job with known digests of the tensors. If they do not fit the state dict, they are computed.
@@ -91,20 +81,23 @@ func (j *digestJob) adopt(tensors []byte) {
 	j.finish(nil)
 }
 
-// published records the version number of a state dict and queues its job. It does nothing if the catalog has already
-// dropped the state dict.
-func (d *digester) published(sd *module.StateDict, name string, version uint64) {
+// start queues the job of a published version, unless the catalog has freed that meanwhile. j may be nil.
+func (d *digester) start(j *digestJob, version uint64) {
+	if j == nil {
+		return
+	}
 	d.mu.Lock()
+	if d.closed {
+		end := d.endLocked(j)
+		d.mu.Unlock()
+		end(status.ErrServerClosing)
+		return
+	}
 	defer d.mu.Unlock()
-	j := d.jobs[sd]
-	if j == nil || d.closed {
+	if j.begun { // adopted or freed
 		return
 	}
-	j.key = versionKey{name, version}
-	d.byVersion[j.key] = j
-	if j.begun { // adopted
-		return
-	}
+	j.version = version
 	d.queue = append(d.queue, j)
 	if !d.running {
 		d.running = true
@@ -112,18 +105,12 @@ func (d *digester) published(sd *module.StateDict, name string, version uint64) 
 	}
 }
 
-// drop removes a state dict that the catalog has dropped, and cancels its job.
-func (d *digester) drop(sd *module.StateDict) {
-	d.mu.Lock()
-	j := d.jobs[sd]
+// drop ends the job of a record that is closed. j may be nil.
+func (d *digester) drop(j *digestJob) {
 	if j == nil {
-		d.mu.Unlock()
 		return
 	}
-	delete(d.jobs, sd)
-	if d.byVersion[j.key] == j {
-		delete(d.byVersion, j.key)
-	}
+	d.mu.Lock()
 	end := d.endLocked(j)
 	d.mu.Unlock()
 	end(errVersionGone)
@@ -148,8 +135,10 @@ func (d *digester) close() {
 	d.mu.Lock()
 	d.closed = true
 	var ends []func(error)
-	for _, j := range d.jobs {
-		ends = append(ends, d.endLocked(j))
+	for _, j := range append(slices.Clone(d.queue), d.current) {
+		if j != nil {
+			ends = append(ends, d.endLocked(j))
+		}
 	}
 	d.mu.Unlock()
 	for _, end := range ends {
@@ -162,17 +151,17 @@ func (d *digester) run() {
 	for {
 		d.mu.Lock()
 		if len(d.queue) == 0 {
-			d.running = false
+			d.running, d.current = false, nil
 			d.mu.Unlock()
 			return
 		}
 		j := d.queue[0]
 		d.queue = slices.Delete(d.queue, 0, 1)
-		j.begun = true
-		log := d.of.Log.With("name", j.key.name, "version", j.key.version)
+		j.begun, d.current = true, j
+		log := d.of.Log.With("name", j.of.Name, "version", j.version)
 		d.mu.Unlock()
 		start := time.Now()
-		j.compute(d.of.Digest, func() { d.of.keeping.digested(j.of, j.tensors) })
+		j.compute(d.of.Digest, func() { d.of.keeping.digested(j.of.stored, j.tensors) })
 		switch {
 		case j.err == nil:
 			log.Info("digests computed", "digest", j.whole.String(), "took", time.Since(start))
@@ -244,8 +233,11 @@ func (j *digestJob) computed() []byte {
 	return j.tensors
 }
 
-// state returns the state of the job and, if it is computed, the digest of the whole version.
-func (j *digestJob) state() (message.DigestState, []byte) {
+// state returns the state of the job and, if it is computed, the digest of the whole version. j may be nil.
+func (j *digestJob) state() (state message.DigestState, whole []byte) {
+	if j == nil {
+		return state, nil
+	}
 	select {
 	case <-j.done:
 	default:
@@ -255,22 +247,4 @@ func (j *digestJob) state() (message.DigestState, []byte) {
 		return message.DigestFailed, nil
 	}
 	return message.DigestComputed, j.whole[:]
-}
-
-// job returns the job of a state dict in the catalog, or nil if its digests are not computed.
-func (d *digester) job(sd *module.StateDict) *digestJob {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.jobs[sd]
-}
-
-// describe adds the state of the digests to versions.
-func (d *digester) describe(name string, versions []message.VersionInfo) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i := range versions {
-		if j := d.byVersion[versionKey{name, versions[i].Version}]; j != nil {
-			versions[i].DigestState, versions[i].Digest = j.state()
-		}
-	}
 }

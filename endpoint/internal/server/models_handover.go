@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -92,9 +91,14 @@ func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 		return nil, err
 	}
 	files[name] = journal
-	err = m.eachKept(func(_ *module.StateDict, v *keptVersion, memory []*os.File) error {
-		for i, name := range keep.FileNames(v.id, v.files) {
-			own, err := keep.Duplicate(memory[i])
+	err = m.Catalog.Versions(func(v catalog.Version) error {
+		r := recordOf(v.Record)
+		id, recorded := k.recordedAs(r.stored)
+		if !recorded {
+			return nil
+		}
+		for i, name := range keep.FileNames(id, r.stored.files) {
+			own, err := keep.Duplicate(r.export.Files[i])
 			if err != nil {
 				return err
 			}
@@ -109,20 +113,6 @@ func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 	return files, nil
 }
 
-// eachKept calls visit for each recorded version with the files of its export.
-func (m *Models) eachKept(visit func(sd *module.StateDict, v *keptVersion, memory []*os.File) error) error {
-	m.keeping.mu.Lock()
-	defer m.keeping.mu.Unlock()
-	for sd, v := range m.keeping.by {
-		if out := m.exports.of(sd); out != nil && v.recorded {
-			if err := visit(sd, v, out.Files); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // snapshot returns a journal and the memory of all versions.
 func (m *Models) snapshot(id string) (map[string]*os.File, error) {
 	store := new(keep.Files)
@@ -132,7 +122,7 @@ func (m *Models) snapshot(id string) (map[string]*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = k.Close() }() // best effort
-	if _, err = m.recordAll(k, func(_ *module.StateDict, memory []*os.File) (uint64, error) { return k.Put(memory) }); err == nil {
+	if _, err = m.recordAll(k, func(r *record) (uint64, error) { return k.Put(r.export.Files) }); err == nil {
 		err = k.Store()
 	}
 	if err != nil {
@@ -147,8 +137,8 @@ func (m *Models) snapshot(id string) (map[string]*os.File, error) {
 }
 
 // recordAll records all versions of the catalog in k, after put has stored their memory. It returns their ids.
-func (m *Models) recordAll(k *keep.Keep, put func(*module.StateDict, []*os.File) (id uint64, err error)) (map[*module.StateDict]*keptVersion, error) {
-	ids := map[*module.StateDict]*keptVersion{}
+func (m *Models) recordAll(k *keep.Keep, put func(r *record) (id uint64, err error)) (map[*record]uint64, error) {
+	ids := map[*record]uint64{}
 	last, floor := m.Catalog.Numbers()
 	withdrawn := ""
 	err := m.Catalog.Versions(func(v catalog.Version) error {
@@ -158,12 +148,12 @@ func (m *Models) recordAll(k *keep.Keep, put func(*module.StateDict, []*os.File)
 			}
 			withdrawn = ""
 		}
-		out := m.exports.of(v.StateDict)
-		if out == nil || len(out.Files) != len(out.Handles) {
+		r := recordOf(v.Record)
+		if len(r.export.Files) != len(r.export.Handles) {
 			m.Log.Warn("a version is not handed over: its memory has no descriptor", "name", v.Name, "version", v.Version)
 			return nil
 		}
-		id, err := put(v.StateDict, out.Files)
+		id, err := put(r)
 		if errors.Is(err, errors.ErrUnsupported) {
 			m.Log.Warn("a version is not kept: the store cannot have its memory", "name", v.Name, "version", v.Version, "error", err)
 			return nil
@@ -171,14 +161,11 @@ func (m *Models) recordAll(k *keep.Keep, put func(*module.StateDict, []*os.File)
 		if err != nil {
 			return err
 		}
-		job := m.digests.job(v.StateDict)
-		fields := keptFields(&Publication{Name: v.Name, Origin: v.Origin, Digests: job != nil}, out)
-		fields.Number, fields.At, fields.Retain = v.Version, v.Origin.At.UnixNano(), encodeRetention(v.Retain)
-		if err := k.Published(id, fields, len(out.Files)); err != nil {
+		if err := k.Published(id, r.kept(v.Change), len(r.export.Files)); err != nil {
 			return err
 		}
-		ids[v.StateDict] = &keptVersion{id: id, recorded: true, files: len(out.Files)}
-		if tensors := job.computed(); tensors != nil {
+		ids[r] = id
+		if tensors := r.digests.computed(); tensors != nil {
 			if err := k.Digested(id, tensors); err != nil {
 				return err
 			}
@@ -225,15 +212,16 @@ func (m *Models) keepAgain() error {
 	if err != nil {
 		return err
 	}
-	ids, err := m.recordAll(k, func(sd *module.StateDict, memory []*os.File) (uint64, error) {
-		v := m.keeping.of(sd)
-		if v == nil || !v.recorded || slices.ContainsFunc(keep.FileNames(v.id, v.files), func(name string) bool { return !stored[name] }) {
-			return k.Put(memory)
+	ids, err := m.recordAll(k, func(r *record) (uint64, error) {
+		id, recorded := m.keeping.recordedAs(r.stored)
+		names := keep.FileNames(id, len(r.export.Files))
+		if !recorded || slices.ContainsFunc(names, func(name string) bool { return !stored[name] }) {
+			return k.Put(r.export.Files)
 		}
-		for _, name := range keep.FileNames(v.id, v.files) {
+		for _, name := range names {
 			delete(garbage, name)
 		}
-		return v.id, nil
+		return id, nil
 	})
 	if err == nil {
 		err = k.Store()
@@ -274,6 +262,6 @@ func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Stor
 
 // keep records changes in k from now on.
 func (m *Models) keep(k *keep.Keep, store keep.Store) {
-	m.keeping = &keeping{Keep: k, log: m.Log, by: map[*module.StateDict]*keptVersion{}}
+	m.keeping = &keeping{Keep: k, log: m.Log}
 	m.store, m.catalogID = store, k.Catalog()
 }

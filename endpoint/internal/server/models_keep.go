@@ -28,179 +28,175 @@ type keeping struct {
 
 	adopting bool // changes repeat what the journal has; constant while clients are admitted
 
-	mu     sync.Mutex // not held while the journal is written
-	by     map[*module.StateDict]*keptVersion
-	closed bool // the versions stay recorded when the catalog frees them
-	final  bool // closed cannot be reset
+	mu     sync.Mutex // guards Keep and the stored memory of all records; not held while the journal is written
+	closed bool       // the versions stay recorded when the catalog frees them
+	final  bool       // closed cannot be reset
 }
 
-// keptVersion is a version in the store.
-type keptVersion struct {
-	id       uint64
-	recorded bool // the journal has it; guarded by keeping.mu
-	files    int
-	version  keep.Version
-}
-
-// storing is the memory of a version on its way into the store.
-type storing struct {
+// stored is the memory of a version in the store, or on its way there.
+type stored struct {
 	files int
-	id    uint64
-	err   error
 	done  chan struct{} // closed when id or err is set
+	err   error         // of the store
+
+	// Guarded by keeping.mu after done.
+	id       uint64
+	recorded bool // the journal has the version
+	adopted  bool // an earlier owner has recorded the version, and this one has not published it
+	dropped  bool // the record is closed
 }
 
-// start begins to store the memory of a version that will be published, while the publication is prepared further. It
-// returns nil for memory without descriptors, which ends with the owner, and for adopted memory, which is stored already.
-// The files are borrowed until done is closed.
-func (k *keeping) start(p *Publication, out *transfer.Export) *storing {
-	if k == nil {
-		return nil
-	}
-	for _, h := range out.Handles {
-		if h.File < 0 {
-			k.log.Warn("a version is not kept: its memory has no descriptor and ends with this process", "name", p.Name, "kind", h.Kind)
-			return nil
-		}
-	}
-	s := &storing{files: len(out.Files), id: p.adopted, done: make(chan struct{})}
-	if p.adopted != 0 {
-		close(s.done)
-		return s
-	}
-	go func() {
-		defer close(s.done)
-		s.id, s.err = k.Put(out.Files)
-		status.Reach("publish stored")
-	}()
-	return s
-}
-
-// cancel waits for the store and removes what it has received.
-func (k *keeping) cancel(s *storing) {
-	if s == nil {
+// store begins to store the memory of a record, which is prepared further meanwhile. Memory without descriptors is not
+// stored because it ends with the owner. The export is borrowed until await or drop.
+func (k *keeping) store(r *record) {
+	if k == nil || r.stored != nil { // the store has adopted memory
 		return
 	}
-	<-s.done
-	if s.err == nil {
-		k.Discard(s.id, s.files)
+	for _, h := range r.export.Handles {
+		if h.File < 0 {
+			k.log.Warn("a version is not kept: its memory has no descriptor and ends with this process", "name", r.Name, "kind", h.Kind)
+			return
+		}
 	}
+	files := r.export.Files
+	s := &stored{files: len(files), done: make(chan struct{})}
+	r.stored = s
+	go func() {
+		defer close(s.done)
+		s.id, s.err = k.Put(files)
+		status.Reach("publish stored")
+	}()
 }
 
-// put registers a stored version, which record then writes to the journal.
-func (k *keeping) put(p *Publication, out *transfer.Export, s *storing) error {
+// await waits until the store has the memory of a record.
+func (k *keeping) await(r *record) error {
+	s := r.stored
 	if s == nil {
 		return nil
 	}
 	<-s.done
 	if errors.Is(s.err, errors.ErrUnsupported) {
-		k.log.Warn("a version is not kept: the store cannot have its memory, which ends with this process", "name", p.Name, "error", s.err)
+		k.log.Warn("a version is not kept: the store cannot have its memory, which ends with this process", "name", r.Name, "error", s.err)
+		r.stored = nil
 		return nil
 	}
-	if s.err != nil {
-		return s.err
-	}
-	v := &keptVersion{id: s.id, recorded: p.adopted != 0, files: s.files, version: keptFields(p, out)}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.by[p.StateDict] = v
-	return nil
+	return s.err
 }
 
-// keptFields returns the fields of a version that are known before its publication.
-func keptFields(p *Publication, out *transfer.Export) keep.Version {
+// adoptStored describes the memory of a version that an earlier owner has recorded; nil if nothing is kept.
+func (k *keeping) adoptStored(v keep.Adopted) *stored {
+	if k == nil {
+		return nil
+	}
+	s := &stored{files: len(v.Files), done: make(chan struct{}), id: v.ID, recorded: true, adopted: true}
+	close(s.done)
+	return s
+}
+
+// kept describes the record to the next owner.
+func (r *record) kept(change catalog.Change) keep.Version {
 	return keep.Version{
-		Name: p.Name, Publisher: originOf(p.Origin), SourceID: out.SourceID, Digests: p.Digests, Manifest: out.Manifest, Handles: out.Handles,
+		Name: r.Name, Number: change.Version, At: change.Origin.At.UnixNano(), Publisher: originOf(change.Origin), SourceID: r.SourceID,
+		Digests: r.Digests, Retain: encodeRetention(change.Retain), Manifest: r.export.Manifest, Handles: r.export.Handles,
 	}
 }
 
-// record writes a change to the journal, from which the next owner adopts it. source identifies the content of the file
-// that the version comes from or replaces.
-func (k *keeping) record(change catalog.Change, source string) error {
-	if k.adopting {
+// published writes a version to the journal, from which the next owner adopts it. s is its memory in the store; nil for none.
+func (k *keeping) published(s *stored, v keep.Version) error {
+	if k == nil || s == nil {
 		return nil
 	}
-	if change.StateDict == nil {
-		err := k.Withdrawn(change.Name)
-		status.Reach("withdraw recorded")
-		return err
-	}
-	v := k.of(change.StateDict)
-	if v == nil || v.recorded {
+	k.mu.Lock()
+	s.adopted = false
+	recorded := s.recorded
+	k.mu.Unlock()
+	if recorded {
 		return nil
 	}
-	version := v.version
-	version.Number, version.At, version.SourceID = change.Version, change.Origin.At.UnixNano(), source
-	version.Retain = encodeRetention(change.Retain)
-	if err := k.Published(v.id, version, v.files); err != nil {
+	if err := k.Published(s.id, v, s.files); err != nil {
 		return err
 	}
 	k.mu.Lock()
-	v.recorded, v.version = true, keep.Version{} // the exports have the manifest
+	s.recorded = true
 	k.mu.Unlock()
 	status.Reach("publish recorded")
 	return nil
 }
 
+// withdrawn writes the withdrawal of a name to the journal.
+func (k *keeping) withdrawn(name string) error {
+	if k == nil || k.adopting {
+		return nil
+	}
+	err := k.Withdrawn(name)
+	status.Reach("withdraw recorded")
+	return err
+}
+
 // digested records the computed digests of the tensors of a version. It repeats that if another journal has replaced the
 // first one.
-func (k *keeping) digested(sd *module.StateDict, tensors []byte) {
-	if k == nil {
+func (k *keeping) digested(s *stored, tensors []byte) {
+	if k == nil || s == nil {
 		return
 	}
 	var before *keep.Keep
 	for {
 		k.mu.Lock()
-		to, v := k.Keep, k.by[sd]
-		done := to == before || v == nil || !v.recorded
+		to, id := k.Keep, s.id
+		done := to == before || s.dropped || !s.recorded
 		k.mu.Unlock()
 		if done {
 			return
 		}
-		if err := to.Digested(v.id, tensors); err != nil {
+		if err := to.Digested(id, tensors); err != nil {
 			k.log.Warn("digests are not kept; the next owner computes them again", "error", err)
 		}
 		before = to
 	}
 }
 
-// drop removes a version that the catalog has dropped or that was not published.
-func (k *keeping) drop(sd *module.StateDict) {
-	if k == nil {
+// drop removes the memory of a closed record from the store, unless the next owner adopts it: after finish, and if this owner
+// failed to adopt it. s may be nil.
+func (k *keeping) drop(s *stored) {
+	if k == nil || s == nil {
 		return
 	}
+	<-s.done
 	k.mu.Lock()
-	v, in, closed := k.by[sd], k.Keep, k.closed
-	delete(k.by, sd)
-	recorded := v != nil && v.recorded
+	in, closed := k.Keep, k.closed
+	s.dropped = true
 	k.mu.Unlock()
 	switch {
-	case v == nil:
-	case !recorded:
-		in.Discard(v.id, v.files)
+	case s.err != nil || s.adopted:
+	case !s.recorded:
+		in.Discard(s.id, s.files)
 	case !closed:
-		in.Freed(v.id)
+		in.Freed(s.id)
 	}
 }
 
-// of returns a version in the store; nil if it is not kept.
-func (k *keeping) of(sd *module.StateDict) *keptVersion {
+// recordedAs returns the id of a version in the journal; false if the journal does not have it.
+func (k *keeping) recordedAs(s *stored) (id uint64, ok bool) {
+	if k == nil || s == nil {
+		return 0, false
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.by[sd]
+	return s.id, s.recorded && !s.dropped
 }
 
-// replace continues with another journal that has the given versions.
-func (k *keeping) replace(with *keep.Keep, by map[*module.StateDict]*keptVersion) {
+// replace continues with another journal that has records under the given ids.
+func (k *keeping) replace(with *keep.Keep, ids map[*record]uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for sd, v := range by {
-		if k.by[sd] == nil { // freed in the meantime
-			with.Freed(v.id)
-			delete(by, sd)
+	for r, id := range ids {
+		if r.stored == nil || r.stored.dropped { // freed in the meantime
+			with.Freed(id)
+			continue
 		}
+		r.stored.id, r.stored.recorded = id, true
 	}
-	k.Keep, k.by, k.closed = with, by, k.final
+	k.Keep, k.closed = with, k.final
 }
 
 // finish leaves the versions to the next owner, also those that are freed later. With final this cannot be reverted.
@@ -302,10 +298,9 @@ func (m *Models) adopt(v keep.Adopted) error {
 	if err != nil {
 		m.Log.Warn("a kept retention is ignored", "name", v.Name, "error", err)
 	}
-	_, err = m.Publish(context.Background(), Publication{
-		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain,
-		adopted: v.ID, tensors: v.Tensors,
-	})
+	_, err = m.publishRecord(context.Background(), &record{models: m, stored: m.keeping.adoptStored(v), Publication: Publication{
+		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain, tensors: v.Tensors,
+	}})
 	status.Reach("adopt published")
 	return err
 }

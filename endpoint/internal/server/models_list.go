@@ -69,16 +69,12 @@ func (m *Models) page(in message.List, sees func(name string) bool) message.List
 		out.Models[n-1].Versions = append(out.Models[n-1].Versions, v)
 		return true
 	})
-	for _, model := range out.Models {
-		m.digests.describe(model.Name, model.Versions)
-	}
 	return out
 }
 
 // fitInfo returns the description of one name, up to pageRoom.
 func (m *Models) fitInfo(info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
-	m.digests.describe(out.Name, out.Versions)
 	room := m.pageRoom()
 	left := room
 	for i := range out.Versions {
@@ -110,6 +106,7 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		PublishedAt: v.Origin.At.UnixNano(),
 		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
+	version.DigestState, version.Digest = recordOf(v.Record).digests.state()
 	for _, d := range v.Devices {
 		version.Devices = append(version.Devices, codec.EncodeDevice(d))
 	}

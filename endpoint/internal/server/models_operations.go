@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -48,7 +49,7 @@ func (m *modelOperations) acquire(_ context.Context, r *session.Request) (sessio
 	}
 	status.Reach("acquire leased")
 	c.leases.put(lease.ID, r.ID)
-	out := m.exports.of(lease.StateDict())
+	out := recordOf(lease.Record()).export
 	return &sharedAnswer{
 		answer: answer{
 			after: func() { ses.Events.Begin(sub) },
@@ -101,29 +102,36 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 	if err != nil {
 		return nil, err
 	}
-	charged, err := newCharge(r.Session.ID, &in, r.Files)
-	if err == nil {
-		err = m.quotas.take(charged, m.Limits.Publish, m.Limits.PublishTotal)
+	rec := &record{models: m.Models, Publication: Publication{
+		Name: in.Name, Origin: catalog.Origin{Source: in.Source, Publisher: c.holder()}, Digests: in.Digests, After: in.After, Retain: retain, Current: in.Current,
+	}}
+	if err := rec.receive(c, &in, r.Files); err != nil {
+		return nil, errors.Join(err, rec.Close())
 	}
-	if err != nil {
-		return nil, err
-	}
-	sd, err := transfer.Importer{Devices: m.Devices}.StateDict(&in.Manifest, in.Handles, r.Files)
-	if err != nil {
-		m.quotas.giveBack(charged)
-		return nil, err
-	}
-	if err := c.mayChange(changePublish, "name", in.Name, "bytes", sd.Bytes()); err != nil {
-		m.quotas.giveBack(charged)
-		return nil, errors.Join(err, sd.Close())
-	}
-	bytes, origin := sd.Bytes(), catalog.Origin{Source: in.Source, Publisher: c.holder()}
-	version, err := m.Publish(ctx, Publication{Name: in.Name, StateDict: sd, Origin: origin, Digests: in.Digests, After: in.After, Retain: retain, Current: in.Current, charge: &charged})
+	bytes := rec.StateDict.Bytes()
+	version, err := m.publishRecord(ctx, rec)
 	if err != nil {
 		return nil, status.Absent(err)
 	}
 	c.audit(changePublish, "name", in.Name, "version", version, "bytes", bytes)
 	return &answer{body: message.Published{Version: version}}, nil
+}
+
+// receive charges the client for a publication and maps its memory. The caller closes the record after an error.
+func (r *record) receive(c *client, in *message.Publish, files *wire.Files) error {
+	m := r.models
+	charged, err := newCharge(c.session.ID, in, files)
+	if err != nil {
+		return err
+	}
+	if err := m.quotas.take(charged, m.Limits.Publish, m.Limits.PublishTotal); err != nil {
+		return err
+	}
+	r.charge = charged
+	if r.StateDict, err = (transfer.Importer{Devices: m.Devices}).StateDict(&in.Manifest, in.Handles, files); err != nil {
+		return err
+	}
+	return c.mayChange(changePublish, "name", in.Name, "bytes", r.StateDict.Bytes())
 }
 
 func (m *modelOperations) withdraw(ctx context.Context, r *session.Request) (session.Reply, error) {
@@ -197,7 +205,7 @@ func (m *modelOperations) manifest(c *client, name string, version uint64) ([]by
 		return nil, status.Absent(err)
 	}
 	defer func() { _ = m.Catalog.Release(lease.ID, c.session.ID) }()
-	return m.exports.of(lease.StateDict()).Manifest, nil
+	return recordOf(lease.Record()).export.Manifest, nil
 }
 
 // digests answers when the digests of a version are computed. It holds the version only to look it up, so waiting
@@ -218,7 +226,7 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 	if err != nil {
 		return nil, m.absent(in.Name, status.Absent(err))
 	}
-	job := m.Models.digests.job(lease.StateDict())
+	job := recordOf(lease.Record()).digests
 	_ = m.Catalog.Release(lease.ID, r.Session.ID) // best effort: the lease exists
 	if job == nil {
 		return nil, fmt.Errorf("%w: version %d was published without digests of the owner; publish it with digests",

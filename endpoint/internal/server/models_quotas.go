@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -41,10 +40,9 @@ func room(l status.PublishLimits, u, more Usage, subject string) error {
 
 // quotas counts publications by session, including sessions that have ended.
 type quotas struct {
-	mu      sync.Mutex
-	total   Usage
-	by      map[uint64]*Usage // by session
-	charges map[*module.StateDict]charge
+	mu    sync.Mutex
+	total Usage
+	by    map[uint64]*Usage // by session
 }
 
 // charge is the usage of one version and the session that it belongs to.
@@ -89,7 +87,7 @@ func ManifestCost(m *message.Manifest) int64 {
 	return cost
 }
 
-// take charges a publication. The caller must call giveBack or bind.
+// take charges a publication, until giveBack.
 func (q *quotas) take(c charge, one, all status.PublishLimits) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +102,7 @@ func (q *quotas) take(c charge, one, all status.PublishLimits) error {
 		return err
 	}
 	if q.by == nil {
-		q.by, q.charges = map[uint64]*Usage{}, map[*module.StateDict]charge{}
+		q.by = map[uint64]*Usage{}
 	}
 	q.by[c.session] = u
 	u.add(c.Usage, 1)
@@ -112,36 +110,18 @@ func (q *quotas) take(c charge, one, all status.PublishLimits) error {
 	return nil
 }
 
-// giveBack reverts take.
+// giveBack reverts take. A zero charge changes nothing.
 func (q *quotas) giveBack(c charge) {
+	if c == (charge{}) {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.giveBackLocked(c)
-}
-
-func (q *quotas) giveBackLocked(c charge) {
 	u := q.by[c.session]
 	u.add(c.Usage, -1)
 	q.total.add(c.Usage, -1)
 	if u.Versions == 0 {
 		delete(q.by, c.session)
-	}
-}
-
-// bind assigns a charge to a state dict; drop releases it.
-func (q *quotas) bind(c charge, sd *module.StateDict) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.charges[sd] = c
-}
-
-// drop releases the charge of a state dict, if it has one.
-func (q *quotas) drop(sd *module.StateDict) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if c, ok := q.charges[sd]; ok {
-		delete(q.charges, sd)
-		q.giveBackLocked(c)
 	}
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -37,17 +38,17 @@ func (m *Models) Rollback(ctx context.Context, name string, version uint64, by c
 		return 0, err
 	}
 	defer func() { _ = m.Catalog.Release(lease.ID, rollbackHolder.ID) }() // fails only after the catalog is closed
-	p := Publication{
-		Name: name, Origin: catalog.Origin{Source: fmt.Sprintf("rollback to version %d", version), Publisher: by},
-		Digests: m.digests.job(lease.StateDict()) != nil,
-	}
+	old := recordOf(lease.Record())
+	r := &record{models: m, Publication: Publication{
+		Name: name, StateDict: old.StateDict.Alias(), Origin: catalog.Origin{Source: fmt.Sprintf("rollback to version %d", version), Publisher: by},
+		Digests: old.digests != nil,
+	}}
 	if session != 0 {
-		if p.charge, err = m.chargeAgain(session, lease); err != nil {
-			return 0, err
+		if err := r.chargeAgain(session, old); err != nil {
+			return 0, errors.Join(err, r.Close())
 		}
 	}
-	p.StateDict = lease.StateDict().Alias()
-	return m.Publish(ctx, p)
+	return m.publishRecord(ctx, r)
 }
 
 // previous returns the newest superseded version that can be acquired; 0 for none.
@@ -60,20 +61,20 @@ func previous(info catalog.Info) uint64 {
 	return 0
 }
 
-// chargeAgain charges a session for the version of a lease.
-func (m *Models) chargeAgain(session uint64, lease *catalog.Lease) (*charge, error) {
-	out := m.exports.of(lease.StateDict())
+// chargeAgain charges a session for the content of another version.
+func (r *record) chargeAgain(session uint64, old *record) error {
 	var manifest message.Manifest
-	if err := message.Unmarshal(out.Manifest, &manifest); err != nil {
-		return nil, err
+	if err := message.Unmarshal(old.export.Manifest, &manifest); err != nil {
+		return err
 	}
 	c := charge{session: session, Usage: Usage{
-		Versions: 1, Storages: len(out.Handles), Bytes: lease.StateDict().Bytes(), Manifests: ManifestCost(&manifest),
+		Versions: 1, Storages: len(old.export.Handles), Bytes: old.StateDict.Bytes(), Manifests: ManifestCost(&manifest),
 	}}
-	if err := m.quotas.take(c, m.Limits.Publish, m.Limits.PublishTotal); err != nil {
-		return nil, err
+	if err := r.models.quotas.take(c, r.models.Limits.Publish, r.models.Limits.PublishTotal); err != nil {
+		return err
 	}
-	return &c, nil
+	r.charge = c
+	return nil
 }
 
 func (m *modelOperations) rollback(ctx context.Context, r *session.Request) (session.Reply, error) {

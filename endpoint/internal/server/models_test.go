@@ -202,8 +202,7 @@ func TestFailedPublication(t *testing.T) {
 		p.StateDict = s.weights(t, 64)
 		c := charge{session: 5, Usage: Usage{Versions: 1, Storages: 1, Bytes: 64}}
 		require.NoError(t, s.Models.quotas.take(c, s.Limits.Publish, s.Limits.PublishTotal))
-		p.charge = &c
-		_, err := s.Models.Publish(t.Context(), p)
+		_, err := s.Models.publishRecord(t.Context(), &record{Publication: p, models: s.Models, charge: c})
 		require.Error(t, err)
 		return err
 	}

@@ -27,7 +27,6 @@ type Export struct {
 	Handles  []message.Handle  // one for each storage
 	Files    []*os.File        // owned
 	Storages []*tensor.Storage // borrowed from the owner of the export
-	SourceID string            // identifies the content of the source of a version; may be empty
 }
 
 // NewExport exports the storages of a state dict, which it borrows.
