@@ -47,19 +47,3 @@ func (p *probe) stateDict(t testing.TB) *module.StateDict {
 	require.NoError(t, sd.Set("x", x))
 	return sd
 }
-
-// record is a version with parts beside its state dict.
-type record struct {
-	sd    *module.StateDict
-	close func() error
-}
-
-func (r *record) Content() *module.StateDict { return r.sd }
-func (r *record) Close() error               { return r.close() }
-
-// record returns an owned record with the state dict of the probe.
-func (p *probe) record(t testing.TB) *record {
-	t.Helper()
-	sd := p.stateDict(t)
-	return &record{sd: sd, close: sd.Close}
-}
