@@ -3,10 +3,7 @@ package admission
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"time"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
 // ErrSlow reports that a client sends too slowly.
@@ -68,60 +65,20 @@ func (r Rate) earned(n int) time.Duration {
 	return time.Duration(float64(n) / float64(r.Bytes) * float64(time.Second))
 }
 
-// BodyReader reads the body of an HTTP request with a timeout for each read. Without a timeout, a slow sender would hold
-// its slot forever. A single deadline for the whole body would fail large bodies on slow connections. BodyReader uses a
-// timer instead of the connection's read deadline, which would cost more than reading a small request.
-type BodyReader struct {
-	r     io.Reader
-	rate  Rate
-	meter *Meter
-	timer *time.Timer
-	armed time.Time
-	cut   func()
-	bytes int64
-	ended bool
-}
+// Reader returns a reader of r that fails with ErrSlow if its sender is below the rate.
+func (r Rate) Reader(from io.Reader) io.Reader { return &meteredReader{from, NewMeter(r)} }
 
-// NewBodyReader returns a reader of r, the body of the request that w answers. Reading fails if nothing arrives for the
-// grace of the rate, and with ErrSlow if the sender is slower than the rate.
-func NewBodyReader(w http.ResponseWriter, r io.Reader, rate Rate) *BodyReader {
-	control := http.NewResponseController(w)
-	return &BodyReader{r: r, rate: rate, meter: NewMeter(rate), cut: func() {
-		_ = control.SetReadDeadline(time.Unix(1, 0)) // in the past: a blocked read fails
-	}}
+type meteredReader struct {
+	r     io.Reader
+	meter *Meter
 }
 
 // Read implements io.Reader.
-func (b *BodyReader) Read(p []byte) (int, error) {
-	now := time.Now()
-	switch {
-	case b.timer == nil:
-		b.timer, b.armed = contain.After(b.rate.Grace, b.cut, nil), now
-	case now.Sub(b.armed) > b.rate.Grace/4:
-		b.timer.Reset(b.rate.Grace)
-		b.armed = now
-	}
-	n, err := b.r.Read(p)
-	b.bytes += int64(n)
-	b.ended = b.ended || err == io.EOF //nolint:errorlint // as io.Reader has it
+func (m *meteredReader) Read(p []byte) (int, error) {
+	begin := time.Now()
+	n, err := m.r.Read(p)
 	if err == nil {
-		if err = b.meter.Add(n, time.Since(now)); err != nil {
-			b.cut()
-		}
+		err = m.meter.Add(n, time.Since(begin))
 	}
 	return n, err
-}
-
-// Ended reports whether a body of length bytes was read in full. -1 means that the length is unknown.
-func (b *BodyReader) Ended(length int64) bool { return b.ended || length >= 0 && b.bytes == length }
-
-// Release ends the timeout. If the body was not read in full, Release also stops waiting for the rest, and the
-// connection closes after the response.
-func (b *BodyReader) Release(read bool) {
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	if !read {
-		b.cut()
-	}
 }

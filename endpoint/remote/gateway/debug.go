@@ -8,12 +8,13 @@ import (
 	"net/http/pprof"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 )
 
 // newDebugServer returns the server of pprof, which has a separate loopback listener. pprof exposes the memory of this
 // process, so requests always need a token or must come from the user of this process. The Host header must be the
 // listener's address, which keeps web pages out.
-func (g *Gateway) newDebugServer(l *boundedListener) *http.Server {
+func (g *Gateway) newDebugServer(l *namedListener) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -21,8 +22,8 @@ func (g *Gateway) newDebugServer(l *boundedListener) *http.Server {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	address := l.Addr().String()
-	return &http.Server{
-		ReadHeaderTimeout: headerPatience, ConnContext: withRemote,
+	server := &http.Server{
+		ConnContext: withRemote,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Host != address && l.Addr().Network() != "unix" {
 				http.Error(w, "address this listener as "+address, http.StatusForbidden)
@@ -35,6 +36,8 @@ func (g *Gateway) newDebugServer(l *boundedListener) *http.Server {
 			mux.ServeHTTP(w, r)
 		}),
 	}
+	edge.Protect(server, g.config.Stall)
+	return server
 }
 
 // admitDebug returns nil if the sender of a request may read the memory of this process.

@@ -78,7 +78,7 @@ type Gateway struct {
 	calls    *Calls
 	routes   routes
 
-	http, grpc *boundedListener // nil if off
+	http, grpc *namedListener // nil if off
 	httpServer *http.Server
 	grpcServer *grpc.Server
 	guard      *grpcguard.Guard
@@ -336,10 +336,10 @@ func (g *Gateway) checkNATS() error {
 
 // openListeners binds all addresses before any server starts, so that a port conflict is reported immediately.
 func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
-	var debug *boundedListener
+	var debug *namedListener
 	undo := func() error {
 		var errs []error
-		for _, l := range []*boundedListener{g.http, g.grpc, debug} {
+		for _, l := range []*namedListener{g.http, g.grpc, debug} {
 			if l != nil {
 				// A server that was stopped has already closed its listener.
 				_ = l.Close()
@@ -357,7 +357,7 @@ func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 		return undo, err
 	}
 	if debug != nil {
-		debug.byUser = true
+		debug.Remote = admission.WithUser
 		g.debug = g.newDebugServer(debug)
 		g.background.Go(func() { _ = g.debug.Serve(debug) })
 	}

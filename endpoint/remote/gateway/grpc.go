@@ -25,13 +25,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
+// handshakePatience limits the TLS handshake and the first frames of a connection.
+const handshakePatience = 10 * time.Second
+
 // newGRPCServer returns the server of the gRPC listener, without services. Options of components precede those of the
 // gateway.
 func (g *Gateway) newGRPCServer() *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(g.maxMessage())), // the guard has the limit of each client
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.ConnectionTimeout(headerPatience),
+		grpc.ConnectionTimeout(min(handshakePatience, g.config.Stall)),
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // reusing goroutines avoids growing a stack for each call
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		// The server disconnects clients that ping more often than allowed. Clients commonly ping every ten seconds.

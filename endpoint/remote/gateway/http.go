@@ -17,28 +17,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway/internal/statuswriter"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
-// Limits of a request's headers and of idle connections.
-const (
-	headerPatience = 10 * time.Second
-	idlePatience   = 2 * time.Minute
-	pingEvery      = 30 * time.Second // on a connection of HTTP/2 without frames
-	maxHeaderBytes = 64 << 10
-)
+// maxHeaderBytes limits the headers of a request.
+const maxHeaderBytes = 64 << 10
 
 // newHTTPServer returns the server of the HTTP listener.
 func (g *Gateway) newHTTPServer() *http.Server {
 	server := &http.Server{
-		Handler: g.front(g.routes.ServeMux), ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeaderBytes,
+		Handler: g.front(g.routes.ServeMux), MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:    slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return g.requests },
 		ConnContext: withRemote,
 	}
 	server.TLSConfig = g.ids.tlsConfig("h2", "http/1.1")
-	server.HTTP2 = &http.HTTP2Config{WriteByteTimeout: g.config.Stall, SendPingTimeout: pingEvery, PingTimeout: g.config.Stall}
+	edge.Protect(server, g.config.Stall)
 	return server
 }
 
@@ -58,8 +54,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		begin := time.Now()
 		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
 		ctx = withCorrelation(ctx, r.Header.Get(correlationHeader))
-		sw := statuswriter.New(w, r, g.config.Stall)
-		defer sw.Finish()
+		sw := statuswriter.New(w)
 		if id := CorrelationFrom(ctx); id != "" {
 			sw.Header().Set(correlationHeader, id)
 		}

@@ -3,30 +3,24 @@ package gateway
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 )
 
-// boundedListener closes connections over a limit immediately, so that their clients do not wait in vain.
-type boundedListener struct {
-	net.Listener
-	name    string
-	byUser  bool // look up the user of each connection
-	max     int64
-	open    atomic.Int64
-	refused atomic.Uint64
+// namedListener is a listener of the gateway with the name of its flag.
+type namedListener struct {
+	*edge.Listener
+	name string
 }
 
 // listen binds a configured address. It returns nil if the listener is off.
-func (g *Gateway) listen(name, address string, max int) (*boundedListener, error) {
+func (g *Gateway) listen(name, address string, max int) (*namedListener, error) {
 	if address == Off {
 		return nil, nil
 	}
@@ -46,7 +40,11 @@ func (g *Gateway) listen(name, address string, max int) (*boundedListener, error
 			return nil, errors.Join(fmt.Errorf("--%s: %w", name, err), l.Close())
 		}
 	}
-	return &boundedListener{Listener: l, name: name, max: int64(max), byUser: g.ids.byUser()}, nil
+	bounded := edge.Listen(l, max, g.config.Stall)
+	if g.ids.byUser() {
+		bounded.Remote = admission.WithUser
+	}
+	return &namedListener{bounded, name}, nil
 }
 
 // removeDeadSocket removes a socket file that has no listener. It keeps any other file.
@@ -68,48 +66,8 @@ func removeDeadSocket(path string) error {
 	return os.Remove(path)
 }
 
-// Accept implements net.Listener.
-func (l *boundedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.open.Add(1) > l.max {
-			l.open.Add(-1)
-			l.refused.Add(1)
-			_ = conn.Close()
-			continue
-		}
-		remote := conn.RemoteAddr()
-		if l.byUser {
-			remote = admission.WithUser(conn)
-		}
-		return &countedConn{Conn: conn, remote: remote, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
-	}
-}
-
-// countedConn frees its slot in the listener when it is closed.
-type countedConn struct {
-	net.Conn
-	remote  net.Addr
-	release func()
-}
-
-// Close implements net.Conn.
-func (c *countedConn) Close() error {
-	c.release()
-	return c.Conn.Close()
-}
-
-// RemoteAddr implements net.Conn. It carries the user if connections are admitted by their user.
-func (c *countedConn) RemoteAddr() net.Addr { return c.remote }
-
-// ReadFrom implements io.ReaderFrom, so that the kernel sends files.
-func (c *countedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
-
 // addressOf returns a listener's address for peers, or an empty string if it is off.
-func addressOf(l *boundedListener) string {
+func addressOf(l *namedListener) string {
 	if l == nil {
 		return ""
 	}

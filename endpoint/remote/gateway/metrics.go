@@ -54,7 +54,7 @@ func (g *Gateway) registerGauges() {
 	if files := g.ids.collector(); len(files) > 0 {
 		g.metrics.MustRegister(files)
 	}
-	for _, l := range []*boundedListener{g.http, g.grpc} {
+	for _, l := range []*namedListener{g.http, g.grpc} {
 		if l == nil {
 			continue
 		}
@@ -62,10 +62,10 @@ func (g *Gateway) registerGauges() {
 		g.metrics.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "sharedtensor_gateway_connections", Help: "Connections that are open.", ConstLabels: labels,
-			}, func() float64 { return float64(l.open.Load()) }),
+			}, func() float64 { return float64(l.Open()) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{
 				Name: "sharedtensor_gateway_connections_refused_total", Help: "Connections refused because the limit was reached.", ConstLabels: labels,
-			}, func() float64 { return float64(l.refused.Load()) }))
+			}, func() float64 { return float64(l.Refused()) }))
 	}
 	if c := g.ids.certificates; c != nil {
 		gauge("certificate_expires_timestamp_seconds", "When the certificate ends.", func() float64 { return float64(c.expires().Unix()) })

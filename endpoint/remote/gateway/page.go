@@ -262,9 +262,9 @@ func (g *Gateway) statusForPage(ctx context.Context) gatewayStatus {
 			s.Addresses[name] = address
 		}
 	}
-	for _, l := range []*boundedListener{g.http, g.grpc} {
+	for _, l := range []*namedListener{g.http, g.grpc} {
 		if l != nil {
-			s.Connections[l.name] = l.open.Load()
+			s.Connections[l.name] = l.Open()
 		}
 	}
 	return s

@@ -66,21 +66,19 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 
 // openBody limits the size and duration of the body and decompresses it. The caller calls finish.
 func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
-	watched := admission.NewBodyReader(w, http.MaxBytesReader(w, r.Body, s.env.RequestLimit(r.Context())), s.env.Admission.Rate)
-	release := func() { watched.Release(watched.Ended(r.ContentLength)) }
+	watched := s.env.Admission.Rate.Reader(http.MaxBytesReader(w, r.Body, s.env.RequestLimit(r.Context())))
 	encoding := r.Header.Get("Content-Encoding")
 	decoded, err := admission.Decode(watched, encoding)
 	if err != nil {
-		release()
 		if !errors.Is(err, admission.ErrEncoding) {
 			err = errBody(err)
 		}
 		return nil, nil, err
 	}
 	if !compressed(r) {
-		return watched, release, nil
+		return watched, func() {}, nil
 	}
-	return &limitedReader{decoded, s.env.RequestLimit(r.Context())}, func() { _ = decoded.Close(); release() }, nil // best effort: it was only read
+	return &limitedReader{decoded, s.env.RequestLimit(r.Context())}, func() { _ = decoded.Close() }, nil // best effort: it was only read
 }
 
 // compressed reports whether the length of the body differs from that of its content.

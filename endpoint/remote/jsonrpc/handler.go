@@ -70,14 +70,12 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // readBody reads a request up to the limit. If it fails, it has already sent the error response.
 func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *admission.Charge) ([]byte, error) {
-	reader := admission.NewBodyReader(w, r.Body, h.env.Admission.Rate)
-	decoded, err := admission.Decode(reader, r.Header.Get("Content-Encoding"))
+	decoded, err := admission.Decode(h.env.Admission.Rate.Reader(r.Body), r.Header.Get("Content-Encoding"))
 	var body []byte
 	if err == nil {
 		body, err = charge.ReadAll(http.MaxBytesReader(w, decoded, h.env.RequestLimit(r.Context())))
 		_ = decoded.Close() // best effort: it was only read
 	}
-	reader.Release(err == nil)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, admission.ErrEncoding):

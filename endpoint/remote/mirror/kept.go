@@ -162,7 +162,7 @@ func (o *offer) serveDelta(w http.ResponseWriter, r *http.Request, pair deltaPai
 	content.AddBytes(data)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	if _, err := content.Send(o.paced(w), int64(len(data))); err != nil {
+	if _, err := content.Send(w, int64(len(data))); err != nil {
 		panic(http.ErrAbortHandler) // the announced length cannot be sent
 	}
 }

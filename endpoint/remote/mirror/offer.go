@@ -13,12 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// offerStall limits how long a peer's request waits for bytes that this mirror is fetching, and how long a peer may
-// read nothing.
+// offerStall limits how long a peer's request waits for bytes that this mirror is fetching.
 const offerStall = 10 * time.Second
-
-// writeBytes is the size of one write to a peer.
-const writeBytes = 256 << 10
 
 // offer is a model that peers can fetch, also while this mirror fetches it. Its memory must remain valid until close
 // returns.
@@ -182,6 +178,9 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
+	// A peer that does not read must not delay the end of the offer.
+	control := http.NewResponseController(w)
+	defer context.AfterFunc(o.ctx, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })() // best effort: the peer has left
 	t, found := o.tensors[digest]
 	if !found {
 		http.Error(w, "the model has no such tensor", http.StatusNotFound)
@@ -202,7 +201,7 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		content.AddArriving(&modelwire.Arriving{Destination: t.arriving, Wait: func(more <-chan struct{}) error { return o.await(w, r, more) }})
 	}
-	content.Serve(o.paced(w), r, modelwire.Digest{Hash: o.model.Hash, Sum: digest})
+	content.Serve(w, r, modelwire.Digest{Hash: o.model.Hash, Sum: digest})
 }
 
 // errEnded ends a response whose offer is closed, or whose peer or source is too slow.
@@ -222,30 +221,3 @@ func (o *offer) await(w http.ResponseWriter, r *http.Request, more <-chan struct
 	}
 	return errEnded
 }
-
-// pacedWriter limits the time of each write, and fails when the offer is closed.
-type pacedWriter struct {
-	http.ResponseWriter
-	offer *offer
-}
-
-func (o *offer) paced(w http.ResponseWriter) http.ResponseWriter { return &pacedWriter{w, o} }
-
-// Write implements io.Writer.
-func (w *pacedWriter) Write(p []byte) (n int, err error) {
-	control := http.NewResponseController(w.ResponseWriter)
-	for n < len(p) {
-		if w.offer.ctx.Err() != nil {
-			return n, errEnded
-		}
-		_ = control.SetWriteDeadline(time.Now().Add(offerStall)) // best effort: the peer has a timeout too
-		wrote, err := w.ResponseWriter.Write(p[n:min(n+writeBytes, len(p))])
-		if n += wrote; err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
-// Unwrap returns the wrapped writer for http.ResponseController.
-func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

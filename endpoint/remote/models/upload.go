@@ -60,8 +60,6 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	}
 	charge := c.arriving.Open(rights.Sender(ctx))
 	defer charge.Close()
-	body := admission.NewBodyReader(w, r.Body, c.env.Admission.Rate)
-	defer func() { body.Release(err == nil) }()
 	encoding := r.Header.Get("Content-Encoding")
 	size := r.ContentLength
 	if encoding != "" && encoding != "identity" {
@@ -72,7 +70,7 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 		source = "upload of " + id.Name
 	}
 	// A digest covers the bytes that are sent: compressed ones if the body is compressed (RFC 9530).
-	verified := newVerifier(body, want...)
+	verified := newVerifier(c.env.Admission.Rate.Reader(r.Body), want...)
 	decoded, err := admission.Decode(verified, encoding)
 	if errors.Is(err, admission.ErrEncoding) {
 		return out, err

@@ -6,11 +6,11 @@ import (
 	"context"
 	"net"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 )
 
 // readBuffer is the size of a connection's read buffer, which replaces the buffer of the transport.
@@ -19,6 +19,7 @@ const readBuffer = 32 << 10
 // conn is a connection that counts DATA frames.
 type conn struct {
 	net.Conn
+	edge   *edge.Conn // below Conn; nil without a Listener of package edge
 	guard  *Guard
 	reader *bufio.Reader
 	frames scanner // used only by the reading goroutine
@@ -34,8 +35,6 @@ type conn struct {
 	lost        bool               // the client has left; there are no new answers
 	drained     chan struct{}      // closed when no answers are left; nil if nobody waits
 
-	begun    atomic.Int64  // when the unfinished preface, frame or header block began; 0 if there is none
-	armed    time.Time     // when the deadline of writes was set; used only by the writing goroutine
 	unproven *list.Element // guarded by guard.mu; nil once a known client has used the connection
 }
 
@@ -58,33 +57,23 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.frames.scan(p[:n], c.find)
 		switch {
 		case !c.frames.partial():
-			c.begun.Store(0)
-		case c.frames.data || c.begun.Load() == 0: // the rate of messages limits DATA frames
-			c.begun.Store(time.Now().UnixNano())
+			c.edge.Expect(edge.Nothing)
+		case c.frames.data: // the rate of messages limits DATA frames
+			c.edge.Expect(edge.More)
+		default:
+			c.edge.Expect(edge.End)
 		}
 		return n, nil // the next read returns the error
 	}
 }
 
-// Write implements net.Conn. It closes the connection if the peer does not read for the grace of the rate. It returns no error:
-// the transport ends the calls in order after Read has failed.
+// Write implements net.Conn. It returns no error: the transport ends the calls in order after Read has failed.
 func (c *conn) Write(p []byte) (int, error) {
 	c.written.scan(p, c.wroteData, c.wrote)
-	if grace, now := c.guard.opts.Controller.Rate.Grace, time.Now(); grace > 0 && now.Sub(c.armed) > grace/4 {
-		_ = c.Conn.SetWriteDeadline(now.Add(grace)) // fails for a closed connection, as the write does
-		c.armed = now
-	}
 	if _, err := c.Conn.Write(p); err != nil {
 		_ = c.Conn.Close() // Read fails
 	}
 	return len(p), nil
-}
-
-// check closes the connection if the client does not finish a frame or a header block.
-func (c *conn) check(now time.Time, grace time.Duration) {
-	if begun := c.begun.Load(); begun != 0 && grace > 0 && now.Sub(time.Unix(0, begun)) > grace {
-		_ = c.Close() // best effort: the transport closes it too
-	}
 }
 
 func (c *conn) find(id uint32) *stream {
@@ -166,9 +155,9 @@ func (g guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &conn{Conn: plain, guard: g.guard, reader: bufio.NewReaderSize(plain, readBuffer), streams: make(map[uint32]*stream)}
+	c := &conn{Conn: plain, edge: edge.Of(raw), guard: g.guard, reader: bufio.NewReaderSize(plain, readBuffer), streams: make(map[uint32]*stream)}
 	c.frames.skip, c.frames.reset = prefaceBytes, c.cancelled
-	c.begun.Store(time.Now().UnixNano())
+	c.edge.Expect(edge.End)
 	g.guard.add(c)
 	return c, AuthInfo{info, c}, nil
 }

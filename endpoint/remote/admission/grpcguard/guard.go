@@ -111,7 +111,6 @@ func (g *Guard) Run(ctx context.Context) {
 			}
 			g.mu.Unlock()
 			for _, c := range conns {
-				c.check(now, g.opts.Controller.Rate.Grace)
 				c.each(func(s *stream) { s.check(now) })
 				c.checkAnswers(now, g.opts.Controller.Rate.Grace)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/local"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
@@ -24,8 +24,11 @@ import (
 // maxTakers limits the concurrent requests of other mirrors.
 const maxTakers = 64
 
-// peerStall is the time that another mirror may take to read a part of an answer.
+// peerStall is the time for which another mirror may neither read nor send what it owes.
 const peerStall = 30 * time.Second
+
+// maxPeerConnections limits the connections of other mirrors.
+const maxPeerConnections = 1024
 
 // mirrorPeers holds the settings of `mirror` for exchanging data with other mirrors.
 type mirrorPeers struct {
@@ -122,6 +125,7 @@ func (p *mirrorPeers) bind() error {
 	if err != nil {
 		return err
 	}
+	l = edge.Listen(l, maxPeerConnections, peerStall)
 	scheme := "http"
 	if p.certFile != "" {
 		pair, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
@@ -141,11 +145,11 @@ func (p *mirrorPeers) bind() error {
 
 func (p *mirrorPeers) serve(token string) {
 	mux := http.NewServeMux()
-	mux.Handle(mirror.PeersPattern, gateway.WithStall(withToken(bounded(p.peers), token), peerStall))
+	mux.Handle(mirror.PeersPattern, withToken(bounded(p.peers), token))
 	p.server = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+		Handler: mux, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
+	edge.Protect(p.server, peerStall)
 	p.served = make(chan struct{})
 	go func() {
 		defer close(p.served)
