@@ -200,8 +200,8 @@ func TestPolicyChanges(t *testing.T) {
 	select {
 	case <-closed["b"]:
 		t.Fatal("the NATS connection of an unchanged identity ended")
-	case code := <-calls["b"].status:
-		t.Fatalf("the call of an unchanged identity ended: %v", code)
+	case got := <-calls["b"].status:
+		t.Fatalf("the call of an unchanged identity ended: %v", got.code)
 	default:
 	}
 

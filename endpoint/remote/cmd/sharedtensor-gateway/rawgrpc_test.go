@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -36,8 +37,14 @@ func withTokens(t *testing.T, args ...string) []string {
 // rawCall is a gRPC call whose message is written in raw bytes.
 type rawCall struct {
 	body   *io.PipeWriter
-	status chan codes.Code
+	status chan callStatus
 	cancel context.CancelFunc
+}
+
+// callStatus is the status of a finished call, and why it has none.
+type callStatus struct {
+	code codes.Code
+	err  error
 }
 
 // rawClient returns an HTTP client with a separate connection for HTTP/2 without TLS.
@@ -65,27 +72,27 @@ func startCall(t *testing.T, client *http.Client, gw *remotetest.Gateway, method
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	call := &rawCall{body: writer, status: make(chan codes.Code, 1), cancel: cancel}
+	call := &rawCall{body: writer, status: make(chan callStatus, 1), cancel: cancel}
 	go func() { call.status <- statusOf(client.Do(request)) }()
 	return call
 }
 
 // statusOf returns the status of a finished call. It returns Unknown if the call has none.
-func statusOf(response *http.Response, err error) codes.Code {
+func statusOf(response *http.Response, err error) callStatus {
 	if err != nil {
-		return codes.Unknown
+		return callStatus{codes.Unknown, err}
 	}
 	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, response.Body)
+	_, err = io.Copy(io.Discard, response.Body)
 	text := response.Header.Get("Grpc-Status")
 	if text == "" {
 		text = response.Trailer.Get("Grpc-Status")
 	}
 	var number uint32
-	if _, err := fmt.Sscan(text, &number); err != nil {
-		return codes.Unknown
+	if _, bad := fmt.Sscan(text, &number); bad != nil {
+		return callStatus{codes.Unknown, errors.Join(fmt.Errorf("the status is %q after HTTP status %d", text, response.StatusCode), err)}
 	}
-	return codes.Code(number)
+	return callStatus{codes.Code(number), nil}
 }
 
 // claim writes the header of a message of size bytes.
@@ -100,7 +107,7 @@ func (c *rawCall) requireStatus(t *testing.T, want codes.Code) {
 	t.Helper()
 	select {
 	case got := <-c.status:
-		require.Equal(t, want, got, "status of the call")
+		require.Equal(t, want, got.code, "status of the call: %v", got.err)
 	case <-time.After(remotetest.Patience):
 		t.Fatal("the call did not end")
 	}
