@@ -94,8 +94,8 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 	return Follow(ctx, c, name, func(_ context.Context, v ModelVersion) (ModelVersion, error) { return v, nil }, opts)
 }
 
-// Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. It
-// waits for an owner and the first version until ctx ends; afterwards ctx has no effect.
+// Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. m is
+// a client, or the server whose function uses the version. It waits for an owner and the first version until ctx ends; afterwards ctx has no effect.
 //
 // prepare builds what requests need from a version, such as views of its tensors, once for each version. It runs after
 // Validate and borrows the state dict until the version is unmapped. An error refuses the version as an error of
@@ -107,10 +107,11 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 //
 // Errors: the cause of ctx with the reason why no version was attached; [ErrClosed] if the client is closed;
 // [ErrPermission] and other errors that waiting cannot resolve. The caller closes the follower.
-func Follow[T any](ctx context.Context, c *Client, name string, prepare func(ctx context.Context, v ModelVersion) (T, error), opts FollowOptions) (*Follower[T], error) {
+func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx context.Context, v ModelVersion) (T, error), opts FollowOptions) (*Follower[T], error) {
+	c, err := clientOf(m)
 	switch {
-	case c == nil:
-		return nil, fmt.Errorf("follow %s: %w: the client is nil", status.Shown(name), ErrInvalid)
+	case err != nil:
+		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
 	case prepare == nil:
 		return nil, fmt.Errorf("follow %s: %w: the function prepare is nil", status.Shown(name), ErrInvalid)
 	}

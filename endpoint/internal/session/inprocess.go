@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
@@ -11,13 +12,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Connect starts a session for a client in this process. It waits until the server serves, like connecting and the
-// handshake do for other processes. It returns the client's end of the pipe and the server's hello. The caller closes
+// serveWait is the longest time that a client of this process waits for Serve. Programs start both at the same time; one that
+// dials before it calls Serve must learn why that cannot work.
+const serveWait = time.Second
+
+// Connect starts a session for a client in this process. It waits for up to serveWait until the server serves. It returns the client's end of the pipe and the server's hello. The caller closes
 // the pipe.
 func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*transport.Pipe, message.Hello, error) {
+	limit := time.NewTimer(serveWait)
+	defer limit.Stop()
 	select {
 	case <-r.accepting:
 	case <-r.stopping:
+	case <-limit.C:
+		return nil, message.Hello{}, fmt.Errorf("%w on %s: the server of this process does not serve yet; call Serve in another goroutine before, or use the methods of the server",
+			status.ErrUnavailable, r.Socket)
 	case <-ctx.Done():
 		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, ended.Cause(ctx))
 	}
