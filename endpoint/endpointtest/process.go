@@ -60,7 +60,8 @@ type Process struct {
 }
 
 // StartProcess starts an owner in a new process, which runs the test's program with [RunOwner], and waits until it
-// accepts clients. A failure ends the test. The test's cleanup ends the process.
+// accepts clients. A failure ends the test. The test's cleanup ends the process, and every keeper whose socket is in the
+// folder of [Process].Socket.
 func StartProcess(t testing.TB, args ...string) *Process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "endpointtest") // short enough for a socket path
@@ -70,6 +71,7 @@ func StartProcess(t testing.TB, args ...string) *Process {
 	p := &Process{Socket: filepath.Join(dir, "owner.sock"), t: t, args: args}
 	t.Cleanup(func() {
 		p.stop(func() { _ = p.stdin.Close() })
+		endListeners(dir)
 		_ = os.RemoveAll(dir) // best effort
 	})
 	p.start()
