@@ -245,3 +245,47 @@ def test_samples_that_cannot_be_read(gateway: Gateway) -> None:
             if len(found) >= 2 and trainer.damaged == len(TABLE["samples"]):
                 break
         assert found == ["first", "last"] and trainer.damaged == len(TABLE["samples"])
+
+
+UNHEARD = nats.js.errors.ServiceUnavailableError()  # nobody receives requests to JetStream
+
+
+@pytest.mark.parametrize(
+    ("err", "raised"),
+    [
+        (UNHEARD, st.UnavailableError),
+        (nats.js.errors.ServiceUnavailableError(code=503, err_code=10008, description="starting"), st.UnavailableError),
+        (nats.js.errors.APIError(code=500, err_code=10158, description="in process"), st.UnavailableError),
+        (nats.js.errors.APIError(code=400, err_code=10052, description="bad"), st.ConfigurationError),
+        (nats.js.errors.APIError(code=403, description="forbidden"), st.PermissionDeniedError),
+        (nats.js.errors.APIError(code=429, description="busy"), st.ResourceExhaustedError),
+        (nats.js.errors.NotFoundError(code=404, description="missing"), st.NotFoundError),
+        (nats.errors.NoRespondersError(), st.UnavailableError),
+        (nats.errors.ConnectionClosedError(), st.UnavailableError),
+        (nats.errors.TimeoutError(), st.UnavailableError),
+        (nats.errors.OutboundBufferLimitError(), st.UnavailableError),
+        (asyncio.TimeoutError(), st.UnavailableError),
+    ],
+)
+def test_errors_of_requests(err: Exception, raised: type[Exception], monkeypatch: Any) -> None:
+    """Each failure of NATS is an error of this package. A request that nobody received is repeated."""
+    monkeypatch.setattr(natslink, "TIMEOUT", 0.3)
+    monkeypatch.setattr(natslink, "_QUOTA_WAIT", 0.3)
+
+    def request(failures: int) -> str:
+        async def once() -> str:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise err
+            return "answer"
+
+        class Connection:
+            pass
+
+        return asyncio.run(natslink.manage(Connection(), "$JS.API.X", once))
+
+    with pytest.raises(raised):
+        request(1000)
+    if err is UNHEARD:
+        assert request(2) == "answer"

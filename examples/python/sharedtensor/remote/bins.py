@@ -227,7 +227,7 @@ class Store:
     async def list(self) -> dict[str, int]:
         """Returns the number of items of each bin."""
         subject, query = f"$JS.API.STREAM.INFO.{self.stream}", {"subjects_filter": f"*.{self.namespace}.>"}
-        info = await natslink.ask(
+        info = await natslink.manage(
             self.conn, subject, lambda: self._js._api_request(subject, json.dumps(query).encode())
         )
         subjects = info["state"].get("subjects") or {}
@@ -249,7 +249,7 @@ class Store:
         :param initial: whether the first event has the present number of items.
         """
         subject = f"$JS.API.STREAM.INFO.{self.stream}"
-        state = (await natslink.ask(self.conn, subject, lambda: self._js.stream_info(self.stream))).state
+        state = (await natslink.manage(self.conn, subject, lambda: self._js.stream_info(self.stream))).state
         last = int(state.last_seq)
         if initial:
             yield Event(bin, "", len((await self._read(bin))[0]), last)
@@ -289,9 +289,9 @@ class Store:
                     with contextlib.suppress(Exception):
                         await changes.unsubscribe()
                         await self._js.delete_consumer(self.stream, name)
-            except Error:
-                raise  # some are OSErrors too
-            except (nats.errors.Error, OSError, asyncio.TimeoutError) as err:
+            except (Error, nats.errors.Error, OSError, asyncio.TimeoutError) as err:
+                if isinstance(err, Error) and not isinstance(err, UnavailableError):
+                    raise
                 if self.conn.is_closed:
                     raise UnavailableError("the connection is closed") from err
                 await asyncio.sleep(0.2)
@@ -309,7 +309,7 @@ class Store:
             mem_storage=True,
         )
         subject = f"$JS.API.CONSUMER.CREATE.{self.stream}.{name}"
-        await natslink.ask(self.conn, subject, lambda: self._js.add_consumer(self.stream, config))
+        await natslink.manage(self.conn, subject, lambda: self._js.add_consumer(self.stream, config))
         return await self._js.pull_subscribe_bind(name, self.stream)
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from ..errors import (
     ConnectionLostError,
     Error,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
     ProtocolError,
     ResourceExhaustedError,
@@ -31,18 +32,19 @@ from ..errors import (
 try:
     import nats
     from nats.js import api
-    from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+    from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+    from nats.js.errors import NotFoundError as _NotFoundError
 except ImportError as err:
     raise ConfigurationError(f"nats-py is not installed here ({err}): install sharedtensor[remote-nats]") from None
 
 __all__ = [
     "ConflictError",
-    "NotFoundError",
     "RepeatedConflictError",
     "api",
     "ask",
     "connect",
     "create_stream",
+    "manage",
     "message_id",
     "nats",
     "publish",
@@ -146,12 +148,13 @@ async def connect(server: str | list[str], **options: Any) -> Any:
 
 
 async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]], until: float = math.inf) -> T:
-    """Returns the result of a request to a subject. While the client's quota of requests is used up, it repeats it.
+    """Returns the result of a request to a subject. It repeats the request while the client's quota is used up, and
+    while nobody receives it because the server or its cluster is starting.
 
     :param until: no attempt starts after this moment of `time.monotonic`.
 
-    Raises PermissionDeniedError if the client has no right to it, and ResourceExhaustedError if the quota stays used
-    up.
+    Raises PermissionDeniedError if the client has no right to it, ResourceExhaustedError if the quota stays used up,
+    and UnavailableError if nobody receives it.
     """
     begin, pause = time.monotonic(), 0.05
     until = min(until, begin + _QUOTA_WAIT)
@@ -159,6 +162,11 @@ async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]], unti
         refusals = _refusals.get(conn)
         try:
             return await (refusals.admitted(subject, request()) if refusals else request())
+        except ServiceUnavailableError as err:
+            if err.code is not None:  # an answer, after which the request may have run
+                raise
+            if time.monotonic() + pause > min(until, begin + TIMEOUT):
+                raise UnavailableError(f"{subject}: no server receives requests to JetStream") from err
         except APIError as err:
             if err.code == _FORBIDDEN:
                 raise PermissionDeniedError(f"{subject}: {err.description}") from err
@@ -173,13 +181,30 @@ async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]], unti
         pause = min(2 * pause, 1.0)
 
 
+async def manage(conn: Any, subject: str, request: Callable[[], Awaitable[T]]) -> T:
+    """Returns the answer to a request about streams and consumers: `ask` with the errors of this package.
+
+    Raises NotFoundError, ConfigurationError if the server refuses the request, UnavailableError if it does not answer
+    or cannot now, and the errors of `ask`.
+    """
+    try:
+        return await ask(conn, subject, request)
+    except _NotFoundError as err:
+        raise NotFoundError(f"{subject}: {err.description or err.code}") from err
+    except APIError as err:
+        kind = UnavailableError if err.err_code in _OUTAGES or err.code == _NO_RESPONDERS else ConfigurationError
+        raise kind(f"{subject}: {err.description or err.code}") from err
+    except (nats.errors.Error, asyncio.TimeoutError) as err:
+        raise UnavailableError(f"{subject}: {err or type(err).__name__}") from err
+
+
 async def create_stream(
     js: Any, name: str, *subjects: str, rollup: bool = False, ttl: bool = False, **more: Any
 ) -> None:
     """Creates a stream if it is missing."""
     windows = _windows.setdefault(js._nc, {})
     try:
-        found = (await ask(js._nc, f"$JS.API.STREAM.INFO.{name}", lambda: js.stream_info(name))).config
+        found = (await manage(js._nc, f"$JS.API.STREAM.INFO.{name}", lambda: js.stream_info(name))).config
         windows[name] = float(found.duplicate_window or 0)
         return
     except NotFoundError:
@@ -194,20 +219,14 @@ async def create_stream(
         duplicate_window=_DUPLICATE_WINDOW,
         **more,
     )
-    try:
-        await ask(js._nc, f"$JS.API.STREAM.CREATE.{name}", lambda: js.add_stream(config))
-        windows[name] = _DUPLICATE_WINDOW
-    except APIError as err:
-        raise ConfigurationError(f"the stream {name} cannot be created: {err.description}") from err
+    await manage(js._nc, f"$JS.API.STREAM.CREATE.{name}", lambda: js.add_stream(config))
+    windows[name] = _DUPLICATE_WINDOW
 
 
 async def purge(js: Any, stream: str, subject: str, before: int | None = None) -> None:
     """Removes the messages of a subject; with `before`, only messages with lower sequence numbers."""
     request = f"$JS.API.STREAM.PURGE.{stream}"
-    try:
-        await ask(js._nc, request, lambda: js.purge_stream(stream, subject=subject, seq=before))
-    except (nats.errors.Error, asyncio.TimeoutError) as err:
-        raise UnavailableError(f"the messages of {subject} cannot be removed: {err or type(err).__name__}") from err
+    await manage(js._nc, request, lambda: js.purge_stream(stream, subject=subject, seq=before))
 
 
 def window(conn: Any, stream: str) -> float:

@@ -158,8 +158,8 @@ class Trainer(_Run):
         await Objects.create(self._js, self._queue)  # without it, a body that is gone looks like an outage
         subject = f"$JS.API.CONSUMER.INFO.{self._queue}.pullers"
         try:
-            await natslink.ask(self._store.conn, subject, lambda: self._js.consumer_info(self._queue, "pullers"))
-        except (natslink.NotFoundError, PermissionDeniedError):  # with scopes, there is no right to what is missing
+            await natslink.manage(self._store.conn, subject, lambda: self._js.consumer_info(self._queue, "pullers"))
+        except (NotFoundError, PermissionDeniedError):  # with scopes, there is no right to what is missing
             config = api.ConsumerConfig(
                 name="pullers",
                 durable_name="pullers",
@@ -169,7 +169,7 @@ class Trainer(_Run):
                 max_ack_pending=-1,
             )
             subject = f"$JS.API.CONSUMER.CREATE.{self._queue}.pullers"
-            await natslink.ask(self._store.conn, subject, lambda: self._js.add_consumer(self._queue, config))
+            await natslink.manage(self._store.conn, subject, lambda: self._js.add_consumer(self._queue, config))
         self._pull = await self._js.pull_subscribe_bind("pullers", self._queue)
 
     def publish(self, parameters: Mapping[str, Array]) -> int:
