@@ -4,9 +4,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // endListeners kills the processes that listen on sockets in the directory and waits until they no longer do. They are keepers
@@ -19,7 +18,7 @@ func endListeners(dir string) {
 			if pid <= 0 || pid == os.Getpid() {
 				break
 			}
-			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 		}
 	}
 }
@@ -37,7 +36,7 @@ func listenerOf(path string) int {
 	}
 	pid := 0
 	_ = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+		if peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
 			pid = int(peer.Pid)
 		}
 	})

@@ -3,10 +3,8 @@ package endpointtest_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,27 +14,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
-	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "keep" {
-		if err := keeper.Serve(context.Background(), keeper.Config{Socket: os.Args[2]}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	endpointtest.RunOwner(owner)
 	os.Exit(m.Run())
 }
 
-// owner publishes one value as model "m" and serves it. With a second argument a keeper holds it.
+// owner publishes one value as model "m" and serves it.
 func owner(ctx context.Context, socket string, args []string) error {
-	if len(args) == 0 {
-		return errors.New("an owner takes an argument")
+	if len(args) != 1 {
+		return errors.New("an owner takes one argument")
 	}
 	value, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -47,17 +37,7 @@ func owner(ctx context.Context, socket string, args []string) error {
 		return err
 	}
 	defer dev.Close()
-	opts := endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}}
-	if len(args) == 2 {
-		kept := socket + "." + args[1]
-		k, err := keeper.Connect(keeper.Options{Socket: kept, Command: []string{os.Args[0], "keep", kept}})
-		if err != nil {
-			return err
-		}
-		defer k.Close()
-		opts.Keep = k
-	}
-	server, err := endpoint.NewServer(opts)
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
 		return err
 	}
@@ -157,30 +137,4 @@ func TestProcessFails(t *testing.T) {
 	defer fake.finish()
 	require.Panics(t, func() { endpointtest.StartProcess(fake) })
 	require.True(t, fake.failed)
-}
-
-// The keeper of an owner does not outlive the test, even if the owner was killed.
-func TestProcessEndsItsKeeper(t *testing.T) {
-	running := func() (pids []string) {
-		entries, err := os.ReadDir("/proc")
-		require.NoError(t, err)
-		for _, e := range entries {
-			line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-			if args := strings.Split(string(line), "\x00"); len(args) > 2 && args[0] == os.Args[0] && args[1] == "keep" {
-				pids = append(pids, e.Name())
-			}
-		}
-		return pids
-	}
-	for _, killed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("killed=%v", killed), func(t *testing.T) {
-			p := endpointtest.StartProcess(t, "7", "keeper")
-			require.Len(t, running(), 1)
-			if killed {
-				p.Kill()
-			}
-			require.Len(t, running(), 1, "a keeper outlives its owner")
-		})
-		require.Eventually(t, func() bool { return len(running()) == 0 }, 20*time.Second, 10*time.Millisecond)
-	}
 }
