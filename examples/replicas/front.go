@@ -1,0 +1,172 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// errOutcome means that a replica received a request and ended before its answer was complete.
+var errOutcome = errors.New("its outcome is not known")
+
+// front passes requests to replicas.
+type front struct {
+	options
+	pool  *pool
+	slots chan struct{} // one token for each request in flight
+	proxy *httputil.ReverseProxy
+}
+
+func newFront(o options, p *pool) http.Handler {
+	f := &front{options: o, pool: p, slots: make(chan struct{}, o.requests)}
+	f.proxy = &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetXForwarded()
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "replica", r.In.Host
+		},
+		Transport:    f,
+		ErrorHandler: refuse,
+		ErrorLog:     log.Default(),
+	}
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /replicas", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(p.statuses())
+	})
+	routes.HandleFunc("/", f.serve)
+	return routes
+}
+
+// bodyKey is the key of the request's body in its context: all bytes, so that they can be sent again.
+type bodyKey struct{}
+
+// serve reads the request and passes it on.
+func (f *front) serve(w http.ResponseWriter, r *http.Request) {
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	default:
+		refuse(w, r, fmt.Errorf("%w: %d requests are in flight", errNoReplica, f.requests))
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(f.wait)) // of the body
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, f.body))
+	if err != nil {
+		status := http.StatusBadRequest
+		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+			status = http.StatusRequestEntityTooLarge
+		}
+		http.Error(w, err.Error(), status)
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), bodyKey{}, body), f.timeout)
+	defer cancel()
+	f.proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// repeatable reports whether a request may run twice: its method changes nothing by definition, or its path is declared.
+func (f *front) repeatable(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions || slices.Contains(f.repeat, r.URL.Path)
+}
+
+// RoundTrip sends a request to a replica. It sends it to the next one if no replica has received it, or if it is repeatable
+// and the replica ended before its answer was complete.
+func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	body, _ := ctx.Value(bodyKey{}).([]byte)
+	repeatable, lost := f.repeatable(r), 0
+	for {
+		replica, pid, err := f.pool.pick(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out := r.Clone(ctx)
+		out.Body, out.ContentLength = http.NoBody, int64(len(body))
+		if len(body) > 0 {
+			out.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		answer, err := replica.client.RoundTrip(out)
+		if err == nil && repeatable {
+			err = hold(answer, f.answer)
+		}
+		if err == nil {
+			answer.Header.Set("Replica", strconv.Itoa(replica.number))
+			return answer, nil
+		}
+		sent := !isDial(err)
+		if ctx.Err() != nil { // the client has left, or the time is over: the replica is not at fault
+			if sent && !repeatable {
+				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), errOutcome)
+			}
+			return nil, context.Cause(ctx)
+		}
+		f.pool.suspect(replica, pid)
+		if sent {
+			lost++
+		}
+		if sent && !repeatable {
+			return nil, fmt.Errorf("replica %d ended before it had answered %s, and %w: declare the path with -repeat if it may run twice (%w)",
+				replica.number, r.URL.Path, errOutcome, err)
+		}
+		if lost >= f.attempts {
+			return nil, fmt.Errorf("%d replicas ended while they processed this request, and %w (%w)", lost, errOutcome, err)
+		}
+	}
+}
+
+// isDial reports whether no connection was established, so that the request was not sent.
+func isDial(err error) bool {
+	op := new(net.OpError)
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// hold reads the answer of a repeatable request, so that nothing of it is sent to the client before it is complete. Answers that
+// are longer than limit and streams of events pass as they arrive, and end with their replica.
+func hold(answer *http.Response, limit int64) error {
+	if strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") || answer.ContentLength > limit {
+		return nil
+	}
+	begin, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	if err != nil {
+		answer.Body.Close()
+		return err
+	}
+	rest := answer.Body
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(begin), rest), rest}
+	return nil
+}
+
+// refuse answers a request that no replica has answered.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status := http.StatusBadGateway
+	switch {
+	case r.Context().Err() == context.Canceled:
+		return // the client has left
+	case errors.Is(err, errNoReplica):
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", "1")
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	log.Printf("%s %s: %v", r.Method, r.URL.Path, err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+}
