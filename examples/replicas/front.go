@@ -128,14 +128,14 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// isDial reports whether no connection was established, so that the request was not sent.
+// isDial reports whether an attempt to connect failed, before anything of the request was sent.
 func isDial(err error) bool {
 	op := new(net.OpError)
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// hold reads the answer of a repeatable request, so that nothing of it is sent to the client before it is complete. Answers that
-// are longer than limit and streams of events pass as they arrive, and end with their replica.
+// hold reads the answer of a repeatable request completely, so that an answer that breaks off never reaches the client. Streams of
+// events and answers over the limit pass as they arrive, and end with their replica.
 func hold(answer *http.Response, limit int64) error {
 	if strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") || answer.ContentLength > limit {
 		return nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command replicas is a front for several processes that serve HTTP: it starts them, restarts those that end or do not
+// Command replicas is a front for several processes that serve HTTP: it starts them, restarts each that ends or does not
 // answer, and passes each request to the next one that is ready. Requests that are declared repeatable are repeated at
 // another replica if theirs ends before it has answered.
 //

@@ -93,7 +93,7 @@ func newFront(t *testing.T, env []string, args ...string) *front {
 		f.start() // a front adopts replicas, and stops them at its end
 		f.stop()
 		if t.Failed() {
-			t.Log(f.said())
+			t.Log(f.text())
 		}
 		log.Close()
 		file.Close()
@@ -128,13 +128,13 @@ func (f *front) stop() int {
 	select {
 	case <-f.ended:
 	case <-time.After(30 * time.Second):
-		f.t.Fatal("the front does not end: ", f.said())
+		f.t.Fatal("the front does not end: ", f.text())
 	}
 	return f.process.ProcessState.ExitCode()
 }
 
-// said returns the log of the front and its replicas.
-func (f *front) said() string {
+// text returns the log of the front and its replicas.
+func (f *front) text() string {
 	text, err := os.ReadFile(f.log.Name())
 	require.NoError(f.t, err)
 	return string(text)

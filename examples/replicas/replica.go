@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// state is what the front knows of a replica.
+// state is the state of a replica, as the front has observed it.
 //
 //	stopped ──> starting ──> ready <──> failing
 //	   ^           │           │           │
@@ -82,7 +82,7 @@ func (r *replica) arguments() []string {
 	return words
 }
 
-// mark is the environment variable by which a front finds the replicas of an earlier front of its directory.
+// mark returns the environment variable that marks the replica's process. The next front of the directory finds it.
 func (r *replica) mark() string { return fmt.Sprintf("SHAREDTENSOR_REPLICA=%s#%d", r.dir, r.number) }
 
 // keepRunning keeps one process of the replica running until ctx ends, and then stops it.

@@ -106,7 +106,7 @@ type result struct {
 	err  error
 }
 
-// A request at a killed replica is repeated only if its path is declared. Otherwise the error says that its outcome is not known.
+// A request at a killed replica is repeated only if its path is declared. Otherwise the error is that its outcome is not known.
 func TestRequestsAtAKilledReplica(t *testing.T) {
 	t.Parallel()
 	for _, declared := range []bool{false, true} {
@@ -235,22 +235,22 @@ func TestReplicasThatHang(t *testing.T) {
 	f.eventually("it is killed", func() bool { return !running(parent) })
 	f.eventually("its child is killed", func() bool { return !running(child) })
 	require.NotContains(t, f.ready(2), parent)
-	require.Contains(t, f.said(), "does not answer")
+	require.Contains(t, f.text(), "does not answer")
 }
 
 // A program that ends at once is started again after pauses that double.
 func TestReplicasThatEndAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, nil, "-n", "1", "-wait", "200ms", "-max-backoff", "300ms", "--", "false", "{socket}")
-	f.eventually("it was started five times", func() bool { return strings.Count(f.said(), "starts again") >= 5 })
+	f.eventually("it was started five times", func() bool { return strings.Count(f.text(), "starts again") >= 5 })
 	var pauses []string
-	for line := range strings.Lines(f.said()) {
+	for line := range strings.Lines(f.text()) {
 		if _, pause, found := strings.Cut(line, "starts again in "); found {
 			pauses = append(pauses, strings.TrimSpace(pause))
 		}
 	}
 	require.Equal(t, []string{"100ms", "200ms", "300ms", "300ms"}, pauses[:4])
-	require.Contains(t, f.said(), "exit status 1")
+	require.Contains(t, f.text(), "exit status 1")
 	code, text, err := f.post("/", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusServiceUnavailable, code)

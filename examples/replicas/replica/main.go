@@ -116,7 +116,7 @@ type answer struct {
 	PID int `json:"pid"`
 }
 
-// serve answers requests until ctx ends, and then those in flight. current lends the model for one request.
+// serve answers requests until ctx ends, and completes requests in flight. current lends the model for one request.
 func serve(ctx context.Context, listen string, current func(use func(m model, version uint64)) error) error {
 	if err := os.Remove(listen); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed
 		return err
