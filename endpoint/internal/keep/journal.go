@@ -254,7 +254,11 @@ func (j *journal) appendPayload(payload []byte) (place, error) {
 	b := make([]byte, entryOverhead, entryOverhead+len(payload))
 	binary.LittleEndian.PutUint32(b, uint32(len(payload)))
 	binary.LittleEndian.PutUint32(b[4:], crc)
-	if _, err := j.file.WriteAt(append(b, payload...), j.end); err != nil {
+	err := status.Fault("journal write")
+	if err == nil {
+		_, err = j.file.WriteAt(append(b, payload...), j.end)
+	}
+	if err != nil {
 		_ = j.file.Truncate(j.end) // best effort: the next entry overwrites the rest
 		return place{}, fmt.Errorf("write the journal: %w", err)
 	}
