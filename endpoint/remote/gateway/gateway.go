@@ -299,7 +299,7 @@ func (g *Gateway) embedNATS() (func() error, error) {
 
 // natsOptions adds the listener and the clients that it admits to the options of a server.
 func (g *Gateway) natsOptions(opts natslink.ServerOptions) natslink.ServerOptions {
-	opts.Listen, opts.MaxConnections, opts.Logger = g.config.NATSListen, g.config.MaxConnections, g.log
+	opts.Listen, opts.MaxConnections, opts.Stall, opts.Logger = g.config.NATSListen, g.config.MaxConnections, g.config.Stall, g.log
 	switch {
 	case opts.Listen == Off:
 		opts.Listen = ""

@@ -45,6 +45,9 @@ const startTick = 100 * time.Millisecond
 // ownConnections is the number of connections of this process, which MaxConnections does not count.
 const ownConnections = 4
 
+// leastPing is the minimum time between pings.
+const leastPing = time.Second
+
 // tlsTimeout limits the handshake with a client.
 const tlsTimeout = 10 * time.Second
 
@@ -78,6 +81,10 @@ type ServerOptions struct {
 	Changed func(c Client, subject string)
 	// MaxConnections limits the clients of Listen. 0 means the default of NATS, 65,536.
 	MaxConnections int
+	// Stall is the time after which a client that reads nothing, or does not finish a message, is disconnected. The client
+	// must finish a message within two stall times, because the server then has no answer to its pings. 0 means the
+	// defaults of NATS.
+	Stall time.Duration
 	// AllowAll admits every client that can reach Listen, even on an address that is not a loopback address.
 	AllowAll bool
 	// MaxStore, MaxMemory and MaxPayload limit the bytes of streams on disk, of streams in memory, and of one message.
@@ -214,6 +221,10 @@ func (o ServerOptions) config() (*server.Options, error) {
 	}
 	if o.MaxConnections > 0 {
 		config.MaxConn = o.MaxConnections + ownConnections
+	}
+	if o.Stall > 0 {
+		config.PingInterval, config.MaxPingsOut = max(o.Stall/2, leastPing), 2
+		config.WriteDeadline, config.WriteTimeout = o.Stall, server.WriteTimeoutPolicyRetry // a client that reads slowly remains
 	}
 	config.Host, config.Port, config.Authorization = host, int(number), o.Token
 	if o.TLS != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type mirrorPeers struct {
 	certFile, keyFile string
 	insecure          bool
 	options           mirror.PeersOptions
+	stall             time.Duration // 0 means peerStall
 	listener          net.Listener
 	server            *http.Server
 	served            chan struct{}
@@ -114,7 +116,7 @@ func (p *mirrorPeers) open(token string, client *tls.Config) (err error) {
 		return usageError{err}
 	}
 	if p.listener != nil {
-		p.serve(token)
+		p.serve(p.peers, token)
 	}
 	return nil
 }
@@ -125,7 +127,7 @@ func (p *mirrorPeers) bind() error {
 	if err != nil {
 		return err
 	}
-	l = edge.Listen(l, maxPeerConnections, peerStall)
+	l = edge.Listen(l, maxPeerConnections, cmp.Or(p.stall, peerStall))
 	scheme := "http"
 	if p.certFile != "" {
 		pair, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
@@ -143,13 +145,14 @@ func (p *mirrorPeers) bind() error {
 	return nil
 }
 
-func (p *mirrorPeers) serve(token string) {
+// serve answers the requests of other mirrors.
+func (p *mirrorPeers) serve(peers http.Handler, token string) {
 	mux := http.NewServeMux()
-	mux.Handle(mirror.PeersPattern, withToken(bounded(p.peers), token))
+	mux.Handle(mirror.PeersPattern, withToken(bounded(peers), token))
 	p.server = &http.Server{
 		Handler: mux, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
-	edge.Protect(p.server, peerStall)
+	edge.Protect(p.server, cmp.Or(p.stall, peerStall))
 	p.served = make(chan struct{})
 	go func() {
 		defer close(p.served)
