@@ -11,7 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Object is a managed result: the server keeps it while any session holds a reference.
+// Object is a managed result: the server keeps it while any session holds a reference. The engine ends it with its last
+// reference or when it is destroyed.
 type Object struct {
 	ID       string    // unique within the life of the server
 	Endpoint string    // the endpoint that returned it
@@ -39,7 +40,6 @@ type objects struct {
 
 	Mu   sync.Mutex
 	byID map[string]*Object
-	of   map[*Result]*Object
 	held map[uint64]*sessionRefs // by session
 	last uint64                  // last token that was issued
 }
@@ -62,7 +62,7 @@ func (o *objects) Refer(r ResultRef, d *Definition, of *Outcome, session uint64,
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
 	if o.byID == nil {
-		o.byID, o.of, o.held = map[string]*Object{}, map[*Result]*Object{}, map[uint64]*sessionRefs{}
+		o.byID, o.held = map[string]*Object{}, map[uint64]*sessionRefs{}
 	}
 	if err := o.roomLocked(session, limit); err != nil {
 		return nil, 0, err
@@ -70,13 +70,13 @@ func (o *objects) Refer(r ResultRef, d *Definition, of *Outcome, session uint64,
 	if err := o.countLocked(r.Result, session); err != nil {
 		return nil, 0, err
 	}
-	obj := o.of[r.Result]
+	obj := r.object
 	if obj == nil {
 		obj = &Object{
 			ID: transfer.NewID(), Endpoint: d.Name, Result: r.clone(), created: time.Now(), number: o.last + 1, Refs: map[uint64]refList{},
 			outcomes: map[*Outcome]struct{}{},
 		}
-		o.byID[obj.ID], o.of[r.Result] = obj, obj
+		o.byID[obj.ID], r.object = obj, obj
 	}
 	if of != nil && of.keeps() { // from now on, drop removes the outcome from the set
 		obj.outcomes[of] = struct{}{}
@@ -111,7 +111,7 @@ func (o *objects) roomLocked(session uint64, limit int) error {
 
 // countLocked counts the memory of a result before the session's first reference to it.
 func (o *objects) countLocked(r *Result, session uint64) error {
-	if obj := o.of[r]; obj != nil && len(obj.Refs[session].Tokens) > 0 {
+	if obj := r.object; obj != nil && len(obj.Refs[session].Tokens) > 0 {
 		return nil
 	}
 	return o.memory.Add(session, r)
@@ -184,7 +184,7 @@ type released struct {
 }
 
 // release removes a reference of the session: the reference with that token, or the oldest if token is 0. If no references
-// remain, the object is removed and the caller disposes of it. It returns an error if the session does not hold the
+// remain, the object is removed and the engine ends it. It returns an error if the session does not hold the
 // reference.
 func (o *objects) release(id string, token, session uint64) (released, error) {
 	o.Mu.Lock()
@@ -212,12 +212,12 @@ func (o *objects) dropLocked(obj *Object) bool {
 		return false
 	}
 	delete(o.byID, obj.ID)
-	delete(o.of, obj.Result.Result)
+	obj.Result.object = nil
 	return true
 }
 
-// ReleaseSession removes all references of a session. It returns the objects that were removed as a result.
-func (o *objects) ReleaseSession(session uint64) (gone []*Object) {
+// releaseSession removes all references of a session. It returns the objects that were removed as a result.
+func (o *objects) releaseSession(session uint64) (gone []*Object) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
 	mine := o.held[session]
@@ -242,9 +242,9 @@ func (o *objects) HeldBy(session uint64) int {
 	return 0
 }
 
-// Destroy removes an object regardless of its references. It returns the object, the sessions that held references, and
+// destroy removes an object regardless of its references. It returns the object, the sessions that held references, and
 // its description.
-func (o *objects) Destroy(id string) (obj *Object, sessions []uint64, was message.ObjectInfo, err error) {
+func (o *objects) destroy(id string) (obj *Object, sessions []uint64, was message.ObjectInfo, err error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
 	if obj = o.byID[id]; obj == nil {
@@ -277,13 +277,30 @@ func (o *objects) dropOutcome(of *Outcome) {
 	}
 }
 
-// ReleaseReference releases a reference of a session, and disposes of the object if it was the last one.
+// ReleaseReference releases a reference of a session, and ends the object if it was the last one.
 func (e *Engine) ReleaseReference(id string, token, session uint64) (released, error) {
 	was, err := e.Objects.release(id, token, session)
 	if err == nil && was.Left == 0 {
-		e.Dispose(was.object)
+		e.end(was.object)
 	}
 	return was, err
+}
+
+// ReleaseSession releases all references of a session that has ended, and ends the objects without other references.
+func (e *Engine) ReleaseSession(session uint64) {
+	for _, obj := range e.Objects.releaseSession(session) {
+		e.end(obj)
+	}
+}
+
+// Destroy ends an object regardless of its references. It returns the sessions that held references, and its last
+// description.
+func (e *Engine) Destroy(id string) (holders []uint64, was message.ObjectInfo, err error) {
+	obj, holders, was, err := e.Objects.destroy(id)
+	if err == nil {
+		e.end(obj)
+	}
+	return holders, was, err
 }
 
 // SetObject records that the result of a task is obj.
@@ -296,9 +313,9 @@ func (e *Engine) SetObject(of *Outcome, obj *Object) {
 	}
 }
 
-// Dispose releases the result of a removed object, including the references of tasks, and discards it from the cache.
-// The next call of the endpoint runs the function again.
-func (e *Engine) Dispose(obj *Object) {
+// end releases the result of a removed object, including the references of tasks, and discards it from the cache. The next
+// call of the endpoint runs the function again. It is called once for each object, without a lock.
+func (e *Engine) end(obj *Object) {
 	for o := range e.Objects.takeOutcomes(obj) {
 		if t, err := e.Tasks.Get(o.task); err == nil {
 			_ = t.Discard() // the task has ended

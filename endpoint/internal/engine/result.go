@@ -19,6 +19,9 @@ import (
 // Result is the encoded result of a run. It can be sent any number of times. It is reference counted: the cache, each
 // task, each managed object and each send in progress holds a ResultRef. The last release frees the memory.
 type Result struct {
+	object  *Object // managed object with the result; nil for none; guarded by objects.Mu
+	holders int     // number of sessions whose memory counts the result; guarded by resultMemory.mu
+
 	Payload codec.Payload // owned
 	refs    atomic.Int64
 	names   *transfer.MemoryNames // contains named; may be nil

@@ -14,7 +14,6 @@ type resultMemory struct {
 	mu       sync.Mutex
 	own      uint64 // the server's own session, which is exempt
 	used     int64
-	holders  map[*Result]int // number of sessions that hold each result
 	sessions map[uint64]*sessionResults
 }
 
@@ -44,8 +43,8 @@ func (m *resultMemory) Add(session uint64, r *Result) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.holders == nil {
-		m.holders, m.sessions = map[*Result]int{}, map[uint64]*sessionResults{}
+	if m.sessions == nil {
+		m.sessions = map[uint64]*sessionResults{}
 	}
 	mine := m.sessions[session]
 	switch {
@@ -56,7 +55,7 @@ func (m *resultMemory) Add(session uint64, r *Result) error {
 		return nil
 	case mine != nil && n > m.one-mine.used:
 		return status.Exceeded(status.LimitObjectBytes, "a result of %d bytes more: this client has results of %d bytes and may have %d", n, mine.used, m.one)
-	case m.holders[r] == 0 && m.used > 0 && n > m.all-m.used:
+	case r.holders == 0 && m.used > 0 && n > m.all-m.used:
 		return status.Exceeded(status.LimitObjectBytes, "a result of %d bytes more: all clients have results of %d bytes and may have %d", n, m.used, m.all)
 	case mine == nil:
 		mine = &sessionResults{of: map[*Result]int{}}
@@ -64,7 +63,7 @@ func (m *resultMemory) Add(session uint64, r *Result) error {
 	}
 	mine.of[r] = 1
 	mine.used += n
-	if m.holders[r]++; m.holders[r] == 1 {
+	if r.holders++; r.holders == 1 {
 		m.used += n
 	}
 	return nil
@@ -89,8 +88,7 @@ func (m *resultMemory) Remove(session uint64, r *Result) {
 	if mine.used -= n; len(mine.of) == 0 {
 		delete(m.sessions, session)
 	}
-	if m.holders[r]--; m.holders[r] == 0 {
-		delete(m.holders, r)
+	if r.holders--; r.holders == 0 {
 		m.used -= n
 	}
 }

@@ -76,9 +76,7 @@ func (c *client) Disconnected() {
 
 // Release implements session.Client.
 func (c *client) Release() {
-	for _, obj := range c.server.Engine.Objects.ReleaseSession(c.session.ID) {
-		c.server.Engine.Dispose(obj)
-	}
+	c.server.Engine.ReleaseSession(c.session.ID)
 	c.server.Models.Catalog.ReleaseHolder(c.session.ID)
 }
 

@@ -12,15 +12,14 @@ import (
 // drop destroys an object and notifies sessions that had references, with the reason if it is known. It returns the
 // object's last description.
 func (o *objectOperations) drop(id, reason string) (message.ObjectInfo, error) {
-	obj, holders, was, err := o.engine.Objects.Destroy(id)
+	holders, was, err := o.engine.Destroy(id)
 	if err != nil {
 		return was, err
 	}
-	o.engine.Dispose(obj)
 	for _, ses := range o.sessions.Sessions.Of(holders) {
 		clientOf(ses).objectGone(id, reason)
 	}
-	o.log.Info("object destroyed", "object", id, "endpoint", obj.Endpoint, "sessions", len(holders), "reason", reason)
+	o.log.Info("object destroyed", "object", id, "endpoint", was.Endpoint, "sessions", len(holders), "reason", reason)
 	return was, nil
 }
 
