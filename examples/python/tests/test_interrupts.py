@@ -412,6 +412,8 @@ async def cancelled_at(t: Case, request_: str, at: int, *, sending: bool, limit:
         end.append(task.cancel)
 
     def cancel() -> None:
+        if not end:  # a byte of another thread, such as one that releases a lease, before the request began
+            return
         loop.call_soon_threadsafe(end[0])
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.0005)  # the loop cancels while this thread is within the frame

@@ -117,7 +117,7 @@ def test_abort_and_a_dropped_writer_free_their_memory(client: st.Client) -> None
     w.abort()
     dropped = client.create("given up", SPECS)
     del w, x, dropped
-    eventually(lambda: (descriptors(), len(mappings())) == (files, maps), "an aborted version keeps its memory")
+    eventually(lambda: descriptors() <= files and len(mappings()) <= maps, "an aborted version keeps its memory")
     with pytest.raises(st.NotFoundError):
         client.acquire("given up")
 
