@@ -28,7 +28,7 @@ type Server struct {
 
 // NewServer binds the socket and returns a server without models. Clients that connect before Serve wait in the
 // kernel's queue. Publish before Serve so that the first client finds the models. Errors: [ErrInUse] if a live owner
-// has the socket, [ErrPermission] if others may write to its directory, [ErrConfiguration] for invalid options.
+// has the socket (see [ServerOptions].LockWait), [ErrPermission] if others may write to its directory, [ErrConfiguration] for invalid options.
 func NewServer(opts ServerOptions) (*Server, error) {
 	if opts.Local && (opts.Socket != "" || opts.Listener != nil) {
 		return nil, status.Configuration(fmt.Errorf("%w: a local server has no socket", status.ErrInvalid))
@@ -76,7 +76,7 @@ func newServer(opts ServerOptions) (*Server, error) {
 	c := server.Config{
 		Log: opts.Logger, Socket: opts.Socket, Label: opts.Label, AllowUIDs: opts.AllowUIDs, Devices: opts.Devices, Registry: opts.Registry.registered(),
 		Limits: status.Limits(opts.Limits), Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks), Retain: opts.Retain,
-		RenewalTime: opts.RenewalTime,
+		RenewalTime: opts.RenewalTime, LockWait: opts.LockWait,
 		Intercept:   interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit, RequireAudit: opts.RequireAudit, LogLost: opts.LogLost,
 	}
 	if permit := opts.Offers; permit != nil {

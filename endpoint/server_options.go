@@ -19,6 +19,9 @@ type ServerOptions struct {
 	// Listener is a bound Unix socket, for example from systemd socket activation. The server takes ownership and uses
 	// Socket only as its name. It creates no lock and leaves the socket file alone.
 	Listener *net.UnixListener
+	// LockWait is the time that NewServer waits for an owner that still holds the socket, before it fails with [ErrInUse]. The
+	// kernel needs some time to end a process that was killed, more if it has much memory. 0 does not wait.
+	LockWait time.Duration
 	// Local makes a server without a socket: only this process uses it, and Serve fails. Socket and Listener must be
 	// unset.
 	Local bool

@@ -86,6 +86,48 @@ func TestScale(t *testing.T) {
 	require.Equal(t, 3.0, y)
 }
 
+func registerBytes(ctx context.Context, functions *endpoint.Registry, server *endpoint.Server) (*endpoint.Follower[endpoint.ModelVersion], error) {
+	model, err := server.Follow(ctx, "llm", endpoint.FollowOptions{NoWait: true})
+	if err != nil {
+		return nil, err
+	}
+	return model, endpoint.Register(functions, "bytes", func(_ context.Context, _ struct{}) (n int64, err error) {
+		err = model.Use(func(v endpoint.ModelVersion) error {
+			n = v.StateDict.Bytes()
+			return nil
+		})
+		return n, err
+	})
+}
+
+// A function of docs/functions.md uses the models of its owner.
+func TestBytesOfTheOwnersModel(t *testing.T) {
+	functions := endpoint.NewRegistry()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Local: true, Devices: []driver.Device{dev}, Registry: functions})
+	require.NoError(t, err)
+	defer server.Close()
+	model, err := registerBytes(t.Context(), functions, server)
+	require.NoError(t, err)
+	defer model.Close()
+	_, err = endpoint.Call[int64](t.Context(), server, "bytes", nil)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
+	require.NoError(t, err)
+	sd := module.NewStateDict()
+	require.NoError(t, sd.Set("x", x))
+	defer sd.Close()
+	changed := model.Changed()
+	_, err = server.Publish(t.Context(), "llm", sd, endpoint.PublishOptions{})
+	require.NoError(t, err)
+	<-changed
+	n, err := endpoint.Call[int64](t.Context(), server, "bytes", nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 12, n)
+}
+
 func callWithDeadline(ctx context.Context, client *endpoint.Client) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -56,7 +56,7 @@ func Serve(ctx context.Context, c Config) error {
 	if info, err := os.Lstat(c.Socket); err == nil && info.Mode()&os.ModeSocket != 0 { // only a killed keeper leaves its socket behind
 		lost = leftPID(c.Socket)
 	}
-	socket, err := transport.Listen(c.Socket, transport.Permissions{})
+	socket, err := transport.Listen(c.Socket, transport.Permissions{}, 0)
 	if err != nil {
 		if errors.Is(err, status.ErrInUse) {
 			err = fmt.Errorf("%w: a keeper serves on %s", status.ErrInUse, c.Socket)

@@ -42,6 +42,8 @@ type Config struct {
 	Intercept Intercept          // wraps calls; nil for none
 	// RenewalTime is the time that readers of an earlier owner have to renew their leases; 0 means 10 s.
 	RenewalTime time.Duration
+	// LockWait is the time that Bind waits for an owner that still holds the socket.
+	LockWait time.Duration
 	// PermitOffer returns an error if the client may not offer the endpoints with the given names. If it is nil, no
 	// client may.
 	PermitOffer func(client Peer, names []string) error

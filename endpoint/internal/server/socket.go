@@ -37,7 +37,7 @@ func (s *Server) Bind(l *net.UnixListener) (err error) {
 				return err
 			}
 		}
-		if bound, err = transport.Listen(*path, s.socketPermissions()); err != nil {
+		if bound, err = transport.Listen(*path, s.socketPermissions(), s.LockWait); err != nil {
 			return err
 		}
 	}

@@ -34,8 +34,8 @@ type Socket struct {
 }
 
 // Listen acquires the lock, removes the socket file of a dead owner, and listens. It fails with [ErrInUse] if an owner
-// is alive.
-func Listen(path string, open Permissions) (_ *Socket, err error) {
+// is still alive after wait.
+func Listen(path string, open Permissions, wait time.Duration) (_ *Socket, err error) {
 	if err := CheckSocketPath(path); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func Listen(path string, open Permissions) (_ *Socket, err error) {
 			_ = s.Close()
 		}
 	}()
-	if s.lock, err = lockFile(path + ".lock"); err != nil {
+	if s.lock, err = lockFile(path+".lock", wait); err != nil {
 		return nil, err
 	}
 	return s, s.bind()
@@ -255,7 +255,7 @@ func (s *Socket) relock() error {
 	if there, err := os.Lstat(s.path + ".lock"); err == nil && os.SameFile(here, there) {
 		return nil
 	}
-	lock, err := lockFile(s.path + ".lock")
+	lock, err := lockFile(s.path+".lock", 0)
 	if err != nil {
 		return err
 	}
@@ -278,17 +278,27 @@ func (s *Socket) ID() FileID {
 	return s.file
 }
 
-// lockFile opens and locks the file. It fails with the process that holds the lock. If the file is removed before it is
-// locked, lockFile tries again.
-func lockFile(path string) (*os.File, error) {
-	for {
+// lockFile opens and locks the file. It fails with the process that still holds the lock after wait: the kernel releases the
+// lock of a killed process only when it has freed the memory of the process. If the file is removed before it is locked,
+// lockFile tries again.
+func lockFile(path string, wait time.Duration) (*os.File, error) {
+	for end := time.Now().Add(wait); ; {
 		f, err := lockOnce(path)
-		if err != nil || hasName(f, path) {
-			return f, err
+		switch {
+		case err == nil && hasName(f, path):
+			return f, nil
+		case err == nil:
+			f.Close()
+		case !errors.Is(err, status.ErrInUse) || !time.Now().Before(end):
+			return nil, err
+		default:
+			time.Sleep(min(lockPause, time.Until(end)))
 		}
-		f.Close()
 	}
 }
+
+// lockPause is the time between two attempts to lock.
+const lockPause = 10 * time.Millisecond
 
 // hasName reports whether path refers to the open file f.
 func hasName(f *os.File, path string) bool {

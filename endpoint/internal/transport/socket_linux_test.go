@@ -25,7 +25,7 @@ func socketPath(t *testing.T) string {
 // listen listens until the end of the test.
 func listen(t *testing.T, path string) *Socket {
 	t.Helper()
-	s, err := Listen(path, Permissions{})
+	s, err := Listen(path, Permissions{}, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -54,7 +54,7 @@ func TestSocketHasOneOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSocket|0o600, info.Mode())
 	require.Equal(t, FileOf(info), s.ID())
-	_, err = Listen(path, Permissions{})
+	_, err = Listen(path, Permissions{}, 0)
 	require.ErrorIs(t, err, status.ErrInUse)
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 	require.True(t, accepts(t, s, path), "the refused owner left the socket alone")
@@ -77,7 +77,7 @@ func TestSocketReplacesStaleFile(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
-	_, err = Listen(path, Permissions{})
+	_, err = Listen(path, Permissions{}, 0)
 	require.Error(t, err)
 	require.FileExists(t, path)
 	require.NoFileExists(t, path+".lock")
@@ -98,7 +98,7 @@ func TestSocketRebinds(t *testing.T) {
 	_, err := before.Accept()
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.True(t, accepts(t, s, path))
-	_, err = Listen(path, Permissions{})
+	_, err = Listen(path, Permissions{}, 0)
 	require.ErrorIs(t, err, status.ErrInUse, "the lock file is locked again")
 
 	require.NoError(t, os.Remove(path))
@@ -135,7 +135,7 @@ func TestSocketHandedOver(t *testing.T) {
 	require.NoError(t, there.Close())
 	_, err = waiting.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
-	_, err = Listen(path, Permissions{})
+	_, err = Listen(path, Permissions{}, 0)
 	require.ErrorIs(t, err, status.ErrInUse)
 	require.NoError(t, next.Close())
 	require.NoFileExists(t, path)
@@ -154,6 +154,6 @@ func TestSocketPermissions(t *testing.T) {
 	require.Equal(t, os.ModeSocket|0o660, info.Mode())
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Permit(Permissions{}), "after Close it has no effect")
-	_, err = Listen(filepath.Join(filepath.Dir(path), string(make([]byte, 200))), Permissions{})
+	_, err = Listen(filepath.Join(filepath.Dir(path), string(make([]byte, 200))), Permissions{}, 0)
 	require.Error(t, err)
 }

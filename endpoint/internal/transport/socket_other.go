@@ -5,6 +5,7 @@ package transport
 import (
 	"net"
 	"os"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 )
@@ -17,7 +18,7 @@ type Socket struct {
 }
 
 // Listen fails because this system cannot pass descriptors.
-func Listen(string, Permissions) (*Socket, error) {
+func Listen(string, Permissions, time.Duration) (*Socket, error) {
 	return nil, &driver.UnsupportedError{Feature: "serving shared memory", Requires: "Linux"}
 }
 

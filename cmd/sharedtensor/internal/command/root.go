@@ -26,7 +26,8 @@ Start with:
 The owner's socket is the first of these that applies:
   --socket PATH
   $SHARED_TENSOR_BASE_PATH-N.sock
-  $NVIDIA_DRA_LOCAL_IPC_DIR/shared-tensor-UID/shared-tensor-N.sock  (in a pod with a GPU claim)
+  $NVIDIA_DRA_LOCAL_IPC_DIR/shared-tensor-UID/shared-tensor-N.sock
+      (in a pod with a GPU claim)
   $XDG_RUNTIME_DIR/shared-tensor-N.sock
   /tmp/shared-tensor-UID/shared-tensor-N.sock  (UID is the effective user)
 where N is the index of the served device: 0 for host memory and for cuda:0. If no owner

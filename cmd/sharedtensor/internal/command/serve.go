@@ -58,18 +58,18 @@ timeout until then. With a socket unit with one ListenStream=PATH, --socket is n
 
 // serveFlags holds the flags of the command serve.
 type serveFlags struct {
-	socket, device string
-	retain         retainFlags
-	uids           []uint
-	offers         bool
-	grace          time.Duration
-	level          string
-	load           loadFlags
-	digests        bool
-	keep           string // keepProcess, keepConnect, keepSystemd, keepDir with a path, or empty
-	policy         string // path of the policy file, or empty
-	audit          string // path of the audit log, or empty for the log
-	requireAudit   bool
+	socket, device  string
+	retain          retainFlags
+	uids            []uint
+	offers          bool
+	grace, lockWait time.Duration
+	level           string
+	load            loadFlags
+	digests         bool
+	keep            string // keepProcess, keepConnect, keepSystemd, keepDir with a path, or empty
+	policy          string // path of the policy file, or empty
+	audit           string // path of the audit log, or empty for the log
+	requireAudit    bool
 }
 
 func newServeCommand() *cobra.Command {
@@ -114,6 +114,7 @@ func newServeCommand() *cobra.Command {
 	f.StringVar(&o.audit, "audit", "", "append a line of JSON for each change to this file (default: the log)")
 	f.BoolVar(&o.requireAudit, "require-audit", false, "refuse changes that cannot be recorded in the audit log")
 	f.BoolVar(&o.offers, "offers", false, "let other processes (workers) offer functions that they run")
+	f.DurationVar(&o.lockWait, "lock-wait", 2*time.Second, "time to wait for an owner of the socket that is ending, for example one that was killed")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time for requests in flight to complete when the owner stops")
 	f.StringVar(&o.level, "log-level", "info", "log level on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
@@ -163,6 +164,9 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	}
 	if o.policy != "" && len(o.uids) > 0 {
 		return nil, nil, cli.Usagef(c, "--allow-uid and --policy exclude each other: add a rule for these users")
+	}
+	if o.lockWait < 0 {
+		return nil, nil, cli.Usagef(c, "--lock-wait %v: it must not be negative", o.lockWait)
 	}
 	if o.grace < 0 {
 		return nil, nil, cli.Usagef(c, "--grace %v: it must not be negative", o.grace)

@@ -136,7 +136,7 @@ func ownerOptions(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logg
 	}
 	opts = endpoint.ServerOptions{
 		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain.limits(), AllowUIDs: uids,
-		Offers: o.permitted(), Policy: policy,
+		Offers: o.permitted(), Policy: policy, LockWait: o.lockWait,
 		Label: "sharedtensor serve", Logger: log,
 	}
 	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
