@@ -77,7 +77,7 @@ func newServer(opts ServerOptions) (*Server, error) {
 		Log: opts.Logger, Socket: opts.Socket, Label: opts.Label, AllowUIDs: opts.AllowUIDs, Devices: opts.Devices, Registry: opts.Registry.registered(),
 		Limits: status.Limits(opts.Limits), Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks), Retain: opts.Retain,
 		RenewalTime: opts.RenewalTime, LockWait: opts.LockWait,
-		Intercept:   interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit, RequireAudit: opts.RequireAudit, LogLost: opts.LogLost,
+		Intercept: interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit, RequireAudit: opts.RequireAudit, LogLost: opts.LogLost,
 	}
 	if permit := opts.Offers; permit != nil {
 		c.PermitOffer = func(client server.Peer, names []string) error { return permit(peerOf(client), names) }

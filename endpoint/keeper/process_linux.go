@@ -51,8 +51,9 @@ type Process struct {
 type Options struct {
 	// Socket is the path of the keeper's socket.
 	Socket string
-	// Command starts a keeper on the socket; empty means sharedtensor keep --socket PATH, found in PATH. The process
-	// gets its own session, so that it does not end with the owner.
+	// Command starts a keeper on the socket, as it is: nothing is appended, so it contains the socket's path. Empty means
+	// sharedtensor keep --socket PATH, found in PATH. The process gets its own session, so that it does not end with the
+	// owner.
 	Command []string
 	// ConnectOnly never starts a keeper, and Command is not used: the keeper belongs to another container or to a service
 	// manager. Connect waits up to 5 s for it. A keeper that is started again gets everything from this process.
