@@ -12,8 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 )
 
-// An owner that may wait starts when its predecessor has ended, whatever ends it. One that may not, or not long enough, fails
-// and changes nothing.
+// An owner waits for the lock of one that stops or is killed. Without enough time it fails and leaves the other alone.
 func TestOwnerWaitsForTheLock(t *testing.T) {
 	for name, end := range map[string]func(*fixture.Child){
 		"stops":     func(c *fixture.Child) { c.Shutdown(time.Second) },

@@ -111,7 +111,7 @@ func TestSocketRebinds(t *testing.T) {
 	require.NoError(t, err, "the file of another owner stays")
 }
 
-// A successor takes over listener and lock. Clients that dial in between wait in the queue.
+// A successor receives the listener and the lock. Clients that dial in between wait in the queue.
 func TestSocketHandedOver(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)

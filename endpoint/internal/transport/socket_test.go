@@ -320,7 +320,7 @@ func TestSocketOtherUser(t *testing.T) {
 	o.Models()
 }
 
-// Processes of two users, of which the owner and the client of one allow each other.
+// An owner and a client of two users allow each other.
 func TestSocketAllowUIDs(t *testing.T) {
 	t.Parallel()
 	fixture.NeedsRoot(t)
@@ -346,7 +346,7 @@ func TestSocketAllowUIDs(t *testing.T) {
 	require.ErrorContains(t, err, "uid 65533")
 }
 
-// An owner that shuts down in order leaves no lock file, and two owners never hold the lock at once.
+// An owner that shuts down in order leaves no lock file. Only one owner holds the lock.
 func TestSocketLockFile(t *testing.T) {
 	t.Parallel()
 	dev := fixture.Device(t)
