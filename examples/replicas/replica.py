@@ -1,4 +1,4 @@
-"""Serves HTTP with torch on a model that an owner holds: Silero VAD, on the owner's memory in place.
+"""Serves HTTP with torch on a model that an owner holds, in place: Silero VAD, or square matrices.
 
     python replica.py --listen SOCKET [--owner SOCKET] [--device cuda:0] [--private] NAME
 
@@ -50,6 +50,14 @@ def probabilities(w: Weights, samples: torch.Tensor) -> list[float]:
     return list(torch.sigmoid(y).flatten().tolist())
 
 
+def forward(w: Weights, x: torch.Tensor) -> list[float]:
+    """Returns the product of a vector, padded with zeros, with one matrix after another."""
+    x = F.pad(x, (0, len(next(iter(w.values()))) - len(x)))
+    for weight in w.values():
+        x = weight @ x
+    return list(x.tolist())
+
+
 def decode(body: bytes) -> torch.Tensor:
     """Returns the samples of a WAV file as numbers from -1 to 1."""
     with wave.open(io.BytesIO(body)) as clip:
@@ -84,18 +92,21 @@ def handler(current: Callable[[], tuple[int, Weights]], device: str) -> type[Bas
 
         def do_POST(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
-            if self.path != "/vad" or not 0 <= size <= 1 << 20:
+            known = self.path in ("/vad", "/forward")
+            if not known or not 0 <= size <= 1 << 20:
                 self.close_connection = True
-                self.reply(404 if self.path != "/vad" else 413, {})
-                return
-            try:
-                samples = decode(self.rfile.read(size))
-            except (ValueError, EOFError, wave.Error) as error:
-                self.reply(400, {"error": str(error)})
+                self.reply(413 if known else 404, {})
                 return
             version, weights = current()
-            with torch.inference_mode():
-                result = probabilities(weights, samples.to(device))
+            infer = probabilities if "stft_conv.weight" in weights else forward
+            try:
+                body = self.rfile.read(size)
+                x = decode(body) if infer is probabilities else torch.tensor(json.loads(body), dtype=torch.float32)
+                with torch.inference_mode():
+                    result = infer(weights, x.to(device))
+            except (ValueError, TypeError, RuntimeError, EOFError, wave.Error) as error:
+                self.reply(400, {"error": str(error)})
+                return
             self.reply(200, {"result": result, "version": version, "pid": os.getpid()})
 
         def log_message(self, format: str, *args: Any) -> None:
