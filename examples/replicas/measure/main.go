@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,18 +41,19 @@ func main() {
 	vad := flag.String("vad", "", "safetensors file of Silero VAD")
 	layers := flag.Int("layers", 8, "number of the matrices")
 	width := flag.Int64("width", 2048, "rows and columns of a matrix")
-	seconds := flag.Float64("seconds", 3, "time of the load for each row")
+	seconds := flag.Float64("seconds", 3, "time of the load in each measurement")
+	rounds := flag.Int("rounds", 3, "measurements of each row; the table has the medians")
 	clients := flag.Int("clients", 8, "requests at the same time")
 	python := flag.String("torch", "", "Python with torch")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := measure(ctx, *vad, *python, *layers, *width, *clients, time.Duration(*seconds*float64(time.Second))); err != nil {
+	if err := measure(ctx, *vad, *python, *layers, *width, *clients, *rounds, time.Duration(*seconds*float64(time.Second))); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func measure(ctx context.Context, vad, python string, layers int, width int64, clients int, load time.Duration) (err error) {
+func measure(ctx context.Context, vad, python string, layers int, width int64, clients, rounds int, load time.Duration) (err error) {
 	dir, err := os.MkdirTemp("", "st")
 	if err != nil {
 		return err
@@ -77,27 +79,52 @@ func measure(ctx context.Context, vad, python string, layers int, width int64, c
 		script := []string{python, filepath.Join(build.Dir, "examples/replicas/replica.py"), "--listen", "{socket}"}
 		commands = append(commands, program{"torch", script, "--owner", "--private", false})
 	}
-	fmt.Println("| model | program | weights | replicas | memory | requests/s |\n|---|---|---|---|---|---|")
+	var rows []*row
 	for _, m := range models {
-		info, err := os.Stat(m.file)
-		if err != nil {
-			return err
-		}
 		for _, p := range commands {
 			for _, private := range []bool{true, false} {
 				for _, n := range []int{1, 2, 4} {
-					r := run{dir: dir, model: m, program: p, private: private, replicas: n, clients: clients, load: load}
-					pss, rate, err := r.measure(ctx)
-					if err != nil {
-						return fmt.Errorf("%s, %s, private %v, %d replicas: %w", m.name, p.name, private, n, err)
-					}
-					weights := map[bool]string{true: "separate copies", false: "one copy"}[private]
-					fmt.Printf("| %s, %.1f MB | %s | %s | %d | %.0f MB | %.0f |\n", m.name, float64(info.Size())/1e6, p.name, weights, n, float64(pss)/1e6, rate)
+					rows = append(rows, &row{run: run{dir: dir, model: m, program: p, private: private, replicas: n, clients: clients, load: load}})
 				}
 			}
 		}
 	}
+	for range rounds { // other programs disturb all rows alike
+		for _, r := range rows {
+			f, err := r.measure(ctx)
+			if err != nil {
+				return fmt.Errorf("%s, %s, private %v, %d replicas: %w", r.model.name, r.program.name, r.private, r.replicas, err)
+			}
+			r.found = append(r.found, f)
+		}
+	}
+	fmt.Println("| model | program | weights | replicas | memory | requests/s | processor time of a request |\n|---|---|---|---|---|---|---|")
+	for _, r := range rows {
+		fmt.Println(r)
+	}
 	return nil
+}
+
+// row is a row of the table.
+type row struct {
+	run
+	found []figures
+}
+
+// String returns the medians of the row as a line of a table.
+func (r *row) String() string {
+	median := func(of func(f figures) float64) float64 {
+		var all []float64
+		for _, f := range r.found {
+			all = append(all, of(f))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	weights := map[bool]string{true: "separate copies", false: "one copy"}[r.private]
+	return fmt.Sprintf("| %s | %s | %s | %d | %.0f MB | %.0f | %.1f ms |", r.model.name, r.program.name, weights, r.replicas,
+		median(func(f figures) float64 { return float64(f.pss) / 1e6 }), median(func(f figures) float64 { return f.rate }),
+		median(func(f figures) float64 { return f.cpu.Seconds() * 1e3 }))
 }
 
 // clone returns the folder of the repository, which contains the working directory.

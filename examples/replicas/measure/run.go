@@ -55,12 +55,18 @@ func clip() []byte {
 	return b.Bytes()
 }
 
-// measure returns the sum of the proportional set sizes of the owner and the replicas in bytes, after requests, and the
-// requests answered in a second.
-func (r *run) measure(ctx context.Context) (pss int64, rate float64, err error) {
+// figures are the results of one measurement.
+type figures struct {
+	pss  int64         // sum of the proportional set sizes of the owner and the replicas in bytes, after requests
+	rate float64       // requests answered in a second
+	cpu  time.Duration // processor time of the replicas for each request
+}
+
+// measure starts the processes of a row and measures them.
+func (r *run) measure(ctx context.Context) (f figures, err error) {
 	dir, err := os.MkdirTemp(r.dir, "r")
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
 	words := append([]string{}, r.program.command...)
 	pids := []int{}
@@ -71,7 +77,7 @@ func (r *run) measure(ctx context.Context) (pss int64, rate float64, err error) 
 		socket := filepath.Join(dir, "o.sock")
 		owner, stop, err := start(ctx, dir, filepath.Join(r.dir, "sharedtensor"), "serve", "--socket", socket, "m="+r.model.file)
 		if err != nil {
-			return 0, 0, err
+			return f, err
 		}
 		defer stop()
 		words = append(words, r.program.owner, socket)
@@ -84,36 +90,45 @@ func (r *run) measure(ctx context.Context) (pss int64, rate float64, err error) 
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
 	address := free.Addr().String()
 	free.Close()
 	front := append([]string{"-n", strconv.Itoa(r.replicas), "-dir", dir, "-listen", address, "-repeat", r.model.path, "--"}, words...)
 	_, stop, err := start(ctx, dir, filepath.Join(r.dir, "replicas"), front...)
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
 	defer stop()
 	replicas, err := r.ready(ctx, "http://"+address)
 	if err != nil {
 		log, _ := os.ReadFile(filepath.Join(dir, "log"))
-		return 0, 0, fmt.Errorf("%w\n%s", err, log)
+		return f, fmt.Errorf("%w\n%s", err, log)
 	}
 	if _, err := r.requests(ctx, "http://"+address, r.load/4); err != nil { // warms up
-		return 0, 0, err
+		return f, err
+	}
+	before, err := cpuOf(replicas)
+	if err != nil {
+		return f, err
 	}
 	answered, err := r.requests(ctx, "http://"+address, r.load)
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
+	after, err := cpuOf(replicas)
+	if err != nil {
+		return f, err
+	}
+	f.rate, f.cpu = float64(answered)/r.load.Seconds(), (after-before)/time.Duration(max(answered, 1))
 	for _, pid := range append(pids, replicas...) {
 		bytes, err := pssOf(pid)
 		if err != nil {
-			return 0, 0, err
+			return f, err
 		}
-		pss += bytes
+		f.pss += bytes
 	}
-	return pss, answered, nil
+	return f, nil
 }
 
 // start starts a process whose output is in the file log. stop ends it and waits for its end.
@@ -165,8 +180,8 @@ func (r *run) ready(ctx context.Context, url string) (pids []int, err error) {
 	return nil, fmt.Errorf("the replicas are not ready: %w", context.Cause(ctx))
 }
 
-// requests sends requests for a time and returns how many were answered in a second.
-func (r *run) requests(ctx context.Context, url string, load time.Duration) (rate float64, err error) {
+// requests sends requests for a time and returns the number of those that were answered within it.
+func (r *run) requests(ctx context.Context, url string, load time.Duration) (n int64, err error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: r.clients}}
 	defer client.CloseIdleConnections()
 	var group sync.WaitGroup
@@ -188,7 +203,9 @@ func (r *run) requests(ctx context.Context, url string, load time.Duration) (rat
 					failed <- err
 					return
 				}
-				answered.Add(1)
+				if time.Since(begin) < load {
+					answered.Add(1)
+				}
 			}
 		})
 	}
@@ -197,7 +214,7 @@ func (r *run) requests(ctx context.Context, url string, load time.Duration) (rat
 	for each := range failed {
 		err = errors.Join(err, each)
 	}
-	return float64(answered.Load()) / time.Since(begin).Seconds(), err
+	return answered.Load(), err
 }
 
 // pssOf returns the proportional set size of a process: each page divided by the number of processes that map it.
@@ -213,4 +230,24 @@ func pssOf(pid int) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("/proc/%d/smaps_rollup has no Pss", pid)
+}
+
+// cpuOf returns the processor time that processes have used.
+func cpuOf(pids []int) (sum time.Duration, err error) {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture of Linux that Go supports
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		for _, field := range fields[11:13] { // utime and stime
+			ticks, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += time.Duration(ticks) * tick
+		}
+	}
+	return sum, nil
 }
