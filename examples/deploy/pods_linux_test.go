@@ -115,7 +115,7 @@ func (n *node) pod(claim string, user, group int, words ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts a pod that runs until the returned function kills it. output returns what it has written.
+// start starts a pod that runs until the returned function kills it. output returns its log.
 func (n *node) start(cmd *exec.Cmd) (kill func(), output func() string) {
 	n.t.Helper()
 	log, err := os.CreateTemp(n.t.TempDir(), "log")
@@ -140,7 +140,7 @@ func (n *node) start(cmd *exec.Cmd) (kill func(), output func() string) {
 }
 
 // Pods of one GPU claim share the memory of its owner through the directory of the claim alone. The arguments and the policy are
-// those of the manifest. Other claims and other users are separate.
+// taken from the manifest. Other claims and other users are separate.
 func TestPodsOfAClaim(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -30,7 +30,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// model is what a row measures.
+// model is the subject of a row.
 type model struct {
 	name, file, path string // path is that of the requests
 	body             []byte

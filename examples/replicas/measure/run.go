@@ -180,7 +180,7 @@ func (r *run) ready(ctx context.Context, url string) (pids []int, err error) {
 	return nil, fmt.Errorf("the replicas are not ready: %w", context.Cause(ctx))
 }
 
-// requests sends requests for a time and returns the number of those that were answered within it.
+// requests sends requests for a time and returns how many were answered within it.
 func (r *run) requests(ctx context.Context, url string, load time.Duration) (n int64, err error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: r.clients}}
 	defer client.CloseIdleConnections()
