@@ -141,6 +141,7 @@ func parseTail(data []byte) (m Metadata, body RawMessage, ok bool) {
 // The major types of CBOR (RFC 8949 §3.1) in an envelope.
 const (
 	cborUnsigned = 0
+	cborNegative = 1
 	cborBytes    = 2
 	cborText     = 3
 	cborArray    = 4

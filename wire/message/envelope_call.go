@@ -54,19 +54,10 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 		pairs--
 	}
 	if pairs > 0 && len(rest) > 0 && rest[0] == 3 {
-		item := RawMessage(rest[1:])
-		if pairs--; pairs > 0 { // otherwise the codec checks whether something follows
-			if item, rest, ok = cutItem(item); !ok {
-				return CallParts{}, false
-			}
-		} else {
-			rest = nil
-		}
-		var handles []Handle
-		if Unmarshal(item, &handles) != nil {
+		if p.Handles, rest, ok = readHandles(rest[1:]); !ok {
 			return CallParts{}, false
 		}
-		p.Handles = handles
+		pairs--
 	}
 	for _, list := range []struct {
 		key byte
@@ -144,18 +135,6 @@ func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	return appendRequestTail(appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), &r), err
 }
 
-// appendHandles appends a pair of key and handles unless handles is empty.
-func appendHandles(b []byte, key byte, handles []Handle) ([]byte, error) {
-	if len(handles) == 0 {
-		return b, nil
-	}
-	item, err := Marshal(handles)
-	if err != nil {
-		return b, err
-	}
-	return append(append(b, key), item...), nil
-}
-
 // AppendReturned appends the encoding of r, as [MarshalPayload] returns it, and returns the extended slice. r.Value
 // must be nil or one encoded item. Errors are [ErrEncoding].
 func AppendReturned(b []byte, r *Returned) ([]byte, error) {
@@ -197,9 +176,9 @@ func ParseReturned(data []byte) (Returned, error) {
 	return r, err
 }
 
-// parsePlainReturned decodes an answer that consists of a value and optionally Cached.
+// parsePlainReturned decodes an answer that consists of a value and optionally handles and Cached.
 func parsePlainReturned(data []byte) (r Returned, ok bool) {
-	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|2 || data[1] != 1 {
+	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
 		return Returned{}, false
 	}
 	value, rest, ok := cutItem(data[2:])
@@ -207,11 +186,18 @@ func parsePlainReturned(data []byte) (r Returned, ok bool) {
 		return Returned{}, false
 	}
 	r.Value = value
-	if data[0] == cborMap<<5|1 {
-		return r, len(rest) == 0
+	pairs := data[0]&31 - 1
+	if pairs > 0 && len(rest) > 0 && rest[0] == 2 {
+		if r.Handles, rest, ok = readHandles(rest[1:]); !ok {
+			return Returned{}, false
+		}
+		pairs--
 	}
-	r.Cached = true
-	return r, len(rest) == 2 && rest[0] == 4 && rest[1] == cborTrue
+	if pairs > 0 && len(rest) == 2 && rest[0] == 4 && rest[1] == cborTrue {
+		r.Cached, rest = true, nil
+		pairs--
+	}
+	return r, pairs == 0 && len(rest) == 0
 }
 
 // readText decodes a text string of definite length.

@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var someHandles = []Handle{{Kind: "memfd", Bytes: 4096, File: 0}, {Kind: "cuda-ipc", Bytes: 1, Blob: []byte{1, 2}, File: -1}}
+var someHandles = []Handle{{Kind: "memfd", Bytes: 4096, File: 0}, {Kind: "cuda-ipc", Bytes: 1, Blob: []byte{1, 2}, File: -1},
+	{Kind: HandleInline, Device: uuid(0x10), Bytes: 3, Blob: []byte{1, 2, 3}, File: -1, Name: "n"}, {Kind: HandleInline, File: -1},
+	{Kind: "memfd", Bytes: 1 << 40, Offset: 24, File: 300, Storage: 1, Version: 2, Slab: 3, SlabBytes: 4}, {File: -300}}
 
 // someCalls returns calls with all optional parts, and with sizes on both sides of each length of a head.
 func someCalls() []Call {
@@ -77,7 +79,7 @@ func FuzzCall(f *testing.F) {
 		if len(body) < 1000 {
 			f.Add([]byte(body))
 		}
-		answer, _ := MarshalPayload(Returned{Value: c.Args, Cached: len(body)%2 == 0})
+		answer, _ := MarshalPayload(Returned{Value: c.Args, Handles: c.Handles, Cached: len(body)%2 == 0})
 		if len(answer) < 1000 {
 			f.Add([]byte(answer))
 		}

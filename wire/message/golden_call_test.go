@@ -13,6 +13,7 @@ func callSamples() []sample {
 	slabs := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 1000, File: 0, Slab: 1, SlabBytes: 4096},
 		{Kind: "memfd", Device: uuid(0x10), Bytes: 4000, File: -1, Slab: 2}}
 	named := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Name: "5f0c"}}
+	inline := []Handle{{Kind: HandleInline, Device: uuid(0x10), Bytes: 4, Blob: []byte{0, 0, 128, 63}, File: -1}, {Kind: HandleInline, Device: uuid(0x10), File: -1}}
 	args, _ := Marshal(map[string]any{"name": "resnet", "size": 768})
 	value, _ := Marshal([]any{true, "x", -1})
 	failure := &Error{Code: CodeTask, Message: "task 7f failed: no memory", Type: "failed"}
@@ -48,6 +49,8 @@ func callSamples() []sample {
 		{"call-least", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
 		{"call-slabs", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load", SlabsReturned: []uint64{1, 1 << 40}, SlabsDropped: []uint64{2}}},
 		{"returned-slabs", wire.KindResponse, OpCall, 1, &Returned{Value: value, Handles: slabs}},
+		{"call-inline", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load", Args: args, Handles: inline}},
+		{"returned-inline", wire.KindResponse, OpCall, 0, &Returned{Value: value, Handles: inline[:1]}},
 		{"return-slabs", wire.KindRequest, OpReturnSlabs, 0, &ReturnSlabs{Returned: []uint64{1, 3}, Dropped: []uint64{2}}},
 		{"slabs-returned", wire.KindResponse, OpReturnSlabs, 0, &SlabsReturned{}},
 		{"slabs-gone", wire.KindEvent, 0, 0, &SlabsGone{Slabs: []uint64{1, 3}}},

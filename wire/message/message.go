@@ -115,7 +115,7 @@ type Goodbye struct {
 
 // Handle describes memory of one process that another can import. Its fields are claims that the importer validates.
 type Handle struct {
-	// Kind is the way to import the memory: "memfd", "cuda-fd", "cuda-ipc", "cuda-fabric".
+	// Kind is the way to import the memory: "memfd", "cuda-fd", "cuda-ipc", "cuda-fabric", or [HandleInline].
 	Kind string `cbor:"1,keyasint"`
 	// Device is the device that holds the memory.
 	Device UUID `cbor:"2,keyasint"`
@@ -123,7 +123,7 @@ type Handle struct {
 	Bytes uint64 `cbor:"3,keyasint"`
 	// Offset is the byte offset of the memory in the allocation of Blob or File.
 	Offset uint64 `cbor:"4,keyasint"`
-	// Blob is the driver's opaque handle, for kinds without a descriptor.
+	// Blob is the driver's opaque handle, for kinds without a descriptor. For [HandleInline] it is the memory itself.
 	Blob []byte `cbor:"5,keyasint,omitempty"`
 	// File is the index of the descriptor among those of the frame, or -1 for kinds without one.
 	File int32 `cbor:"6,keyasint"`
@@ -155,6 +155,20 @@ const FeatureRing = "ring"
 // ([Handle.Kept]).
 const FeatureKeep = "keep"
 
+// FeatureInline is the feature of peers that accept small memory of arguments and results within the frame
+// ([HandleInline]).
+const FeatureInline = "inline"
+
+const (
+	// HandleInline is the kind of a handle whose Blob is the content of host memory. The receiver copies it.
+	HandleInline = "inline"
+	// MaxInline is the maximum size in bytes of the memory of all such handles of a message.
+	MaxInline = 16 << 10
+)
+
+// Inline reports whether the handle contains the memory itself.
+func (h *Handle) Inline() bool { return h.Kind == HandleInline }
+
 // Kept reports whether the handle refers to memory that the receiver kept, by its number alone.
 func (h Handle) Kept() bool { return h.Storage != 0 && h.File < 0 && len(h.Blob) == 0 }
 
@@ -175,17 +189,25 @@ func (h Handle) Validate(files int) error {
 		return fmt.Errorf("%w: handle of %d bytes at offset %d of slab %d of %d bytes", wire.ErrProtocol, h.Bytes, h.Offset, h.Slab, h.SlabBytes)
 	case len(h.Name) > MaxHandleName:
 		return fmt.Errorf("%w: the name of a handle has %d bytes", wire.ErrProtocol, len(h.Name))
+	case h.Inline() && (h.Bytes != uint64(len(h.Blob)) || h.Offset != 0 || h.File != -1 || h.Storage != 0 || h.Version != 0 || h.Slab != 0):
+		return fmt.Errorf("%w: handle of %d bytes at offset %d with %d bytes within the frame", wire.ErrProtocol, h.Bytes, h.Offset, len(h.Blob))
 	}
 	return nil
 }
 
-// ValidateHandles checks every handle, and that exactly one handle names each descriptor of the message. Errors are
-// [ErrProtocol].
+// ValidateHandles checks every handle, the sum of the memory within the frame, and that exactly one handle names each
+// descriptor of the message. Errors are [ErrProtocol].
 func ValidateHandles(handles []Handle, files int) error {
 	used := make([]bool, files)
+	inline := 0
 	for i, h := range handles {
 		if err := h.Validate(files); err != nil {
 			return fmt.Errorf("handle %d: %w", i, err)
+		}
+		if h.Inline() {
+			if inline += len(h.Blob); inline > MaxInline {
+				return fmt.Errorf("%w: over %d bytes of memory within the frame", wire.ErrProtocol, MaxInline)
+			}
 		}
 		if h.File < 0 {
 			continue

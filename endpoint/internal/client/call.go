@@ -189,7 +189,7 @@ func (c *Client) takeResult(conn *Conn, frame wire.Frame, out any) (message.Retu
 		return got, badAnswer(err)
 	}
 	im := c.importer()
-	im.Slabs = &conn.slabs
+	im.Slabs, im.Inline = &conn.slabs, conn.inline
 	if err := decodeValue(im, got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {
 			conn.releaseObject(got.Object.ID, got.Object.Token)

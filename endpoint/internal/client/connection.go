@@ -39,6 +39,7 @@ type Conn struct {
 	// Conditions is set if the owner compares the current version of a name before it changes it.
 	Conditions bool
 	pools      bool // the owner reuses result memory
+	inline     bool // small memory may be within frames
 
 	// slabs are the owner's result slabs that are mapped here.
 	slabs transfer.SlabMappings
@@ -65,6 +66,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	}
 	conn := newConn(raw, agreed.Peer)
 	conn.keeps = agreed.Has(message.FeatureKeep)
+	conn.inline = agreed.Has(message.FeatureInline)
 	conn.offers = agreed.Has(message.FeatureOffer)
 	conn.Digests = agreed.Has(message.FeatureDigests)
 	conn.Conditions = agreed.Has(message.FeatureConditions)

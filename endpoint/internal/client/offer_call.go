@@ -146,7 +146,9 @@ func endReported(err error) bool {
 // invoke runs the function of a call. The caller releases the result.
 func (o *Offer) invoke(ctx context.Context, id callID, in message.OfferEvent, frame wire.Frame) (*engine.Result, error) {
 	d := o.Endpoints[in.Endpoint]
-	storages, err := o.of.importer().Storages(in.Handles, frame.Files)
+	im := o.of.importer()
+	im.Inline = id.conn.inline
+	storages, err := im.Storages(in.Handles, frame.Files)
 	if err != nil {
 		return nil, fmt.Errorf("argument: %w", err)
 	}
@@ -185,7 +187,7 @@ func (o *Offer) send(ctx context.Context, id callID, answer message.Answer, res 
 			return fmt.Errorf("result: %w", status.Unshareable(err))
 		}
 	}
-	shared, err := transfer.ExportStorages(res.Payload.Storages)
+	shared, err := transfer.ExportOrInline(res.Payload.Value, res.Payload.Storages, id.conn.inline, false)
 	if err != nil {
 		return fmt.Errorf("result: %w", err)
 	}

@@ -129,7 +129,9 @@ func (s *Stream) Take(frame wire.Frame, out any) error {
 	if err := decodeAnswer(frame, &item); err != nil {
 		return err
 	}
-	return decodeValue(s.client.importer(), item.Value, item.Handles, frame.Files, out)
+	im := s.client.importer()
+	im.Inline = s.conn.inline
+	return decodeValue(im, item.Value, item.Handles, frame.Files, out)
 }
 
 var errStreamClosed = errors.New("the reader closed the stream")

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -42,7 +44,7 @@ func (e *Engine) nameLocal(storages []*tensor.Storage, d *Definition, session ui
 }
 
 // importArguments maps the memory of a call's arguments and returns their names, as [Engine.nameLocal] does.
-func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d *Definition, session uint64, kept *transfer.Kept) ([]*tensor.Storage, []string, error) {
+func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d *Definition, from Caller) ([]*tensor.Storage, []string, error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
 	}
@@ -51,11 +53,20 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 		if err != nil {
 			return nil, nil, err
 		}
-		return storages, e.nameLocal(inProcess, d, session), nil
+		return storages, e.nameLocal(inProcess, d, from.Session), nil
+	}
+	if d.Options.Writable && transfer.AnyInline(handles) {
+		return nil, nil, fmt.Errorf("%w: the function writes to its arguments, which are within the frame: send their memory", driver.ErrReadOnly)
 	}
 	names := make([]string, len(handles))
 	own := func(i int, h message.Handle) *tensor.Storage {
 		if d.Options.Writable {
+			return nil
+		}
+		if h.Inline() {
+			if d.Options.Cached {
+				names[i] = transfer.ContentKey(h.Blob)
+			}
 			return nil
 		}
 		if borrowed := e.Names.Borrow(h.Name); borrowed != nil {
@@ -63,14 +74,14 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 			return borrowed
 		}
 		if h.Version > 0 {
-			names[i] = transfer.SessionKey(session, h.Storage, h.Version)
+			names[i] = transfer.SessionKey(from.Session, h.Storage, h.Version)
 		}
 		if h.Kept() {
-			return kept.Get(h)
+			return from.Kept.Get(h)
 		}
 		return nil
 	}
-	im := transfer.Importer{Devices: e.devices, Opts: driver.ImportOptions{Writable: d.Options.Writable}, Own: own}
+	im := transfer.Importer{Devices: e.devices, Opts: driver.ImportOptions{Writable: d.Options.Writable}, Own: own, Inline: from.Inline}
 	storages, err := im.Storages(handles, files)
 	if err != nil {
 		return nil, nil, err
@@ -79,7 +90,7 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 		// Memory without a descriptor becomes invalid when its owner releases it. It must not stay mapped after the
 		// call.
 		if h.Storage != 0 && h.File >= 0 && !d.Options.Writable && h.Name == "" {
-			kept.Put(h, storages[i])
+			from.Kept.Put(h, storages[i])
 		}
 	}
 	if d.Options.Writable { // the function may write to the named memory

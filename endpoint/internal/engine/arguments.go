@@ -27,6 +27,16 @@ type Arguments struct {
 	endTurn     func()        // ends the turn; nil without one
 }
 
+// Caller is the session from which arguments arrive.
+type Caller struct {
+	// Session is its number.
+	Session uint64
+	// Kept is the memory of its earlier calls.
+	Kept *transfer.Kept
+	// Inline permits memory within the frame.
+	Inline bool
+}
+
 // Reservation is the share of a request in the limits of a session.
 type Reservation interface {
 	// Release ends the reservation. It is called once.
@@ -44,8 +54,8 @@ const (
 
 // NewArguments imports and decodes the arguments of a session's call into a. It borrows the files that it does not
 // take.
-func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts, files *wire.Files, session uint64, kept *transfer.Kept) error {
-	storages, names, err := e.importArguments(in.Handles, files, d, session, kept)
+func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts, files *wire.Files, from Caller) error {
+	storages, names, err := e.importArguments(in.Handles, files, d, from)
 	if err != nil {
 		return fmt.Errorf("endpoint %q: argument: %w", d.Name, err)
 	}

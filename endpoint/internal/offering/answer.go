@@ -249,7 +249,7 @@ func (c *call) fits(handles []message.Handle) error {
 // storages maps the memory of a result. The caller closes it.
 func (c *call) storages(handles []message.Handle, files *wire.Files) ([]*tensor.Storage, error) {
 	ours := make([]bool, len(handles))
-	im := transfer.Importer{Devices: c.worker.table.Devices, Own: func(i int, h message.Handle) *tensor.Storage {
+	im := transfer.Importer{Devices: c.worker.table.Devices, Inline: c.worker.Inline, Own: func(i int, h message.Handle) *tensor.Storage {
 		s := c.sharedMemory(h.Name)
 		ours[i] = s != nil
 		return s

@@ -185,7 +185,7 @@ func (c *call) send(ctx context.Context, args *Arguments) error {
 	}
 	var files []*os.File
 	if len(args.Storages) > 0 {
-		shared, err := transfer.ExportStorages(args.Storages)
+		shared, err := transfer.ExportOrInline(args.Raw, args.Storages, c.worker.Inline, false)
 		if err != nil {
 			return fmt.Errorf("share the argument with the worker: %w", err)
 		}

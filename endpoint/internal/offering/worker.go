@@ -22,6 +22,9 @@ type Conn interface {
 
 // Worker is a client that offers endpoints.
 type Worker struct {
+	// Inline permits memory within the frame. It is set before the first offer.
+	Inline bool
+
 	table *Table
 	conn  Conn
 	about message.EndpointWorker

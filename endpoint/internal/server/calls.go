@@ -136,7 +136,7 @@ func (c *call) find() (err error) {
 // arguments decodes the arguments of a call whose endpoint is set. The caller closes them.
 func (c *call) arguments() (*engine.Arguments, error) {
 	a := &c.state.args
-	if err := c.engine.NewArguments(a, c.callee, &c.parts, c.request.Files, c.client.session.ID, &c.client.kept); err != nil {
+	if err := c.engine.NewArguments(a, c.callee, &c.parts, c.request.Files, c.client.caller()); err != nil {
 		return nil, err
 	}
 	a.Reservation = c.state.TakeReservation()

@@ -17,13 +17,13 @@ type returned struct {
 	client  *client
 	message message.Returned
 	files   []*os.File           // owned by the result or the slabs
-	slabs   *transfer.SlabExport // slabs that carry the result; nil for most
+	slabs   *transfer.SlabExport // a result in slabs or within the frame; nil for others
 	undo    func()               // removes the client's reference to a managed result; nil for others
 }
 
 // Size implements session.Reply.
 func (p *returned) Size() int {
-	return len(p.message.Value) + engine.HandleBytes*len(p.message.Handles)
+	return len(p.message.Value) + engine.HandleBytes*len(p.message.Handles) + transfer.InlineBytes(p.message.Handles)
 }
 
 // AppendTo implements session.Reply.
@@ -73,7 +73,7 @@ func (p *returned) release() {
 // reference for the client. of is the outcome of the task that made the result, or nil.
 func (o *callOperations) deliver(p *returned, c *client, d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (session.Reply, error) {
 	if d.Plain() && of == nil {
-		slabs, err := c.slabs.Share(res.Payload.Storages)
+		slabs, err := c.shareSlabs(res.Result)
 		if slabs != nil || err != nil {
 			return o.deliverSlabs(p, c, res, slabs, err)
 		}
@@ -106,7 +106,16 @@ func (o *callOperations) deliver(p *returned, c *client, d *engine.Definition, r
 	return p, nil
 }
 
-// deliverSlabs is deliver for a result in slabs. It takes ownership of the slabs too.
+// shareSlabs shares a result in slabs or within the frame. It returns nil if no memory of the result is shared so.
+func (c *client) shareSlabs(r *engine.Result) (*transfer.SlabExport, error) {
+	slabs, err := c.slabs.Share(r.Payload.Storages)
+	if slabs != nil || err != nil || !c.inline {
+		return slabs, err
+	}
+	return c.slabs.ShareInline(r.Payload.Value, r.Payload.Storages)
+}
+
+// deliverSlabs is deliver for a result in slabs or within the frame. It takes ownership of the slabs too.
 func (o *callOperations) deliverSlabs(p *returned, c *client, res engine.ResultRef, slabs *transfer.SlabExport, err error) (session.Reply, error) {
 	for i := 0; err == nil && i < len(slabs.Handles); i++ {
 		err = engine.CheckLasting(slabs.Handles[i].Kind, false)

@@ -7,6 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -60,15 +61,37 @@ func (s itemSender) send(ctx context.Context, item any) error {
 	if err := s.credit.take(ctx); err != nil {
 		return err
 	}
-	out, files, err := s.client.share(res, false)
+	out, err := s.share(res)
 	if err != nil {
 		return err
 	}
-	body, err := message.MarshalPayload(message.StreamItem{Value: out.Value, Handles: out.Handles})
+	defer out.Close()
+	if err := held.Grow(2 * transfer.InlineBytes(out.Handles)); err != nil {
+		return err
+	}
+	body, err := message.MarshalPayload(message.StreamItem{Value: res.Payload.Value, Handles: out.Handles})
 	if err != nil {
 		return err
 	}
-	return ses.SendItem(s.id, body, files, res.Payload.Storages)
+	return ses.SendItem(s.id, body, out.Files, res.Payload.Storages)
+}
+
+// share shares the memory of an item. The caller closes the export.
+func (s itemSender) share(res *engine.Result) (*transfer.Export, error) {
+	p := &res.Payload
+	if s.client.session.InProcess() {
+		return transfer.ExportInProcess(p.Storages)
+	}
+	out, err := transfer.ExportOrInline(p.Value, p.Storages, s.client.inline, true)
+	for i := 0; err == nil && i < len(out.Handles); i++ {
+		if err = engine.CheckLasting(out.Handles[i].Kind, false); err != nil {
+			out.Close()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("share the result: %w", err)
+	}
+	return out, nil
 }
 
 // streamMore adds credit to a stream.

@@ -3,6 +3,7 @@ package server
 import (
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -18,6 +19,7 @@ type client struct {
 	leases  leases                        // owned by the reader of the session
 	streams streams                       // running streams
 	kept    transfer.Kept                 // memory of arguments that stays mapped
+	inline  bool                          // small memory may be within frames
 	slabs   transfer.Slabs                // result memory that is reused
 	objects atomic.Pointer[objectsSource] // receives destroyed objects; nil if not subscribed
 
@@ -43,9 +45,15 @@ func (c *client) Greeted(agreed *message.Agreement) {
 	if agreed.Has(message.FeatureKeep) {
 		c.kept.Allow(c.server.Limits.KeptBytes, &c.server.Totals.Kept)
 	}
+	c.inline = agreed.Has(message.FeatureInline)
 	if agreed.Has(message.FeaturePool) {
 		c.session.Events.AddImplicit(slabsSource{c})
 	}
+}
+
+// caller describes the client for its arguments.
+func (c *client) caller() engine.Caller {
+	return engine.Caller{Session: c.session.ID, Kept: &c.kept, Inline: c.inline}
 }
 
 // Uses implements session.Client.
@@ -96,6 +104,7 @@ func (c *client) newWorker() *offering.Worker {
 	w := c.server.Endpoints.Offers.NewWorker(ses, message.EndpointWorker{
 		Session: ses.ID, PID: peer.PID, UID: peer.UID, Label: ses.Label(), Since: ses.Since().UnixNano(),
 	})
+	w.Inline = c.inline
 	c.offers.Store(w)
 	return w
 }

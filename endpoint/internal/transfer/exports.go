@@ -99,6 +99,8 @@ type Importer struct {
 	Own func(i int, h message.Handle) *tensor.Storage
 	// Slabs holds the slabs of the connection. It is nil if handles must not name slabs.
 	Slabs *SlabMappings
+	// Inline permits memory within the frame.
+	Inline bool
 }
 
 // StateDict imports a state dict. It borrows the files that it does not take. It validates the manifest, every handle
@@ -160,6 +162,12 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 		if s := im.Own(i, h); s != nil {
 			return s, nil
 		}
+	}
+	if h.Inline() {
+		if !im.Inline {
+			return nil, errInlineNotAgreed
+		}
+		return inlineStorage(im.Devices, &h)
 	}
 	if h.Kept() {
 		return nil, fmt.Errorf("%w: memory %d is not kept, send its descriptor", status.ErrNotKept, h.Storage)

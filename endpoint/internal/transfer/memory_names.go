@@ -153,6 +153,9 @@ func lender(socket, name string) string { return socket + "\x00" + name }
 func (out *Export) AddNames(storages []*tensor.Storage, socket string) {
 	for i, s := range storages {
 		h := &out.Handles[i]
+		if h.Inline() {
+			continue
+		}
 		name, _ := s.Lent()
 		if name, ok := strings.CutPrefix(name, lender(socket, "")); ok {
 			h.Name = name
