@@ -3,11 +3,15 @@ package endpointtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -107,6 +111,78 @@ func TestProcessRestart(t *testing.T) {
 	running := p.PID()
 	p.Restart()
 	require.NotEqual(t, running, p.PID(), "a running process is killed first")
+}
+
+// Requests that change nothing wait for the next owner, also if they were in flight when the owner was killed.
+func TestRequestsSurviveKilledOwners(t *testing.T) {
+	endpointtest.Leaks(t)
+	p := endpointtest.StartProcess(t, "7")
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: p.Socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	defer c.Close()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ending := make(chan struct{})
+	var loops sync.WaitGroup
+	made := map[string]*atomic.Int64{}
+	for name, request := range map[string]func() error{
+		"list":      func() error { _, err := c.List(ctx); return err },
+		"info":      func() error { _, err := c.Info(ctx, "m"); return err },
+		"manifest":  func() error { _, err := c.Manifest(ctx, "m", 0); return err },
+		"endpoints": func() error { _, err := c.Endpoints(ctx); return err },
+		"tasks":     func() error { _, err := c.Tasks(ctx, endpoint.TaskFilter{}); return err },
+		"objects":   func() error { _, err := c.Objects(ctx); return err },
+		"digests": func() error {
+			if _, err := c.Digests(ctx, "m", 0); !errors.Is(err, endpoint.ErrNotFound) { // none are computed
+				return fmt.Errorf("digests: %w", err)
+			}
+			return nil
+		},
+		"acquire": func() error {
+			h, err := c.Acquire(ctx, "m", endpoint.AcquireOptions{})
+			if err != nil {
+				return err
+			}
+			return h.Close()
+		},
+		"watch": func() error {
+			w, err := c.Watch(ctx, "m")
+			if err != nil {
+				return err
+			}
+			return w.Close()
+		},
+	} {
+		count := new(atomic.Int64)
+		made[name] = count
+		loops.Go(func() {
+			for {
+				select {
+				case <-ending:
+					return
+				default:
+				}
+				if err := request(); !assert.NoError(t, err, name) {
+					return
+				}
+				count.Add(1)
+			}
+		})
+	}
+	for range 8 {
+		time.Sleep(20 * time.Millisecond)
+		p.Kill()
+		time.Sleep(5 * time.Millisecond)
+		p.Restart()
+	}
+	close(ending)
+	loops.Wait()
+	for name, count := range made {
+		require.NotZero(t, count.Load(), name)
+	}
 }
 
 // fakeT records the failure of a test.
