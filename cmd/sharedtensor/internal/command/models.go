@@ -20,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/module/hub"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // modelArg is one NAME=PATH of the command line.
@@ -28,15 +29,59 @@ type modelArg struct {
 	load       loadFlags
 }
 
-// loadFlags holds the flags about reading files.
+// loadFlags are the flags that decide how the files of a model are loaded.
 type loadFlags struct {
-	pythonTies bool // see pythonTiesFlag
-	fileLayout bool // see module.LoadOptions
+	pythonTies bool   // see pythonTiesFlag
+	fileLayout bool   // see module.LoadOptions
+	dtype      string // name of the type of floating-point numbers, or empty
 }
 
 func (o *loadFlags) add(c *cobra.Command) {
 	pythonTiesFlag(c, &o.pythonTies)
 	c.Flags().BoolVar(&o.fileLayout, "file-layout", false, "begin the memory with the file's header, so that other safetensors readers can open its descriptor")
+	c.Flags().StringVar(&o.dtype, "dtype", "", "convert floating-point tensors of 16 bits or more to this type, such as bfloat16")
+	_ = c.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"float32", "bfloat16", "float16"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// check refuses invalid combinations of flags.
+func (o *loadFlags) check(c *cobra.Command) error {
+	if o.dtype == "" {
+		return nil
+	}
+	if o.fileLayout {
+		return cli.Usagef(c, "--dtype and --file-layout exclude each other: the file has other bytes")
+	}
+	if to, err := tensor.ParseDType(o.dtype); err != nil || !wide(to) {
+		return cli.Usagef(c, "--dtype %q: use a type of floating-point numbers, such as float32, bfloat16 or float16", o.dtype)
+	}
+	return nil
+}
+
+// wide reports whether elements are floating-point numbers of at least 16 bits. Smaller ones are meant to be read with
+// scales, which are other tensors.
+func wide(d tensor.DType) bool { return d.IsFloat() && d.BitSize() >= 16 }
+
+// convert returns the type that a stored tensor gets; nil if all keep theirs.
+func (o *loadFlags) convert() func(name string, stored tensor.DType) tensor.DType {
+	to, err := tensor.ParseDType(o.dtype)
+	if err != nil { // no flag: check refuses other names
+		return nil
+	}
+	return func(_ string, stored tensor.DType) tensor.DType {
+		if wide(stored) {
+			return to
+		}
+		return stored
+	}
+}
+
+// id is the part of the identifier of a model that depends on the flags.
+func (o *loadFlags) id() string {
+	id := fmt.Sprintf("{pythonTies:%v fileLayout:%v}", o.pythonTies, o.fileLayout)
+	if o.dtype != "" {
+		id += " dtype=" + strings.TrimPrefix(o.dtype, "torch.")
+	}
+	return id
 }
 
 // pythonTiesFlag adds the flag for reading files of Python's save_model.
@@ -78,7 +123,7 @@ func (m modelArg) open() (model *safetensors.Model, id string, err error) {
 		model.TieByMetadata()
 	}
 	if id = model.Fingerprint(); id != "" {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%s %+v", id, m.load))
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %s", id, m.load.id()))
 		id = hex.EncodeToString(sum[:])
 	}
 	return model, id, nil
@@ -107,6 +152,9 @@ func (m modelArg) source() string {
 
 // parseModels parses arguments of the form NAME=PATH. Names must be unique.
 func parseModels(c *cobra.Command, words []string, load loadFlags) ([]modelArg, error) {
+	if err := load.check(c); err != nil {
+		return nil, err
+	}
 	models := make([]modelArg, 0, len(words))
 	seen := map[string]bool{}
 	for _, word := range words {
@@ -174,7 +222,7 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 	defer func() { err = errors.Join(err, model.Close()) }()
 	warnOf(stderr, model)
 	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
-	sd, err := module.LoadModel(ctx, dev, model, module.LoadOptions{FileLayout: m.load.fileLayout, Progress: func(done, total int64) {
+	sd, err := module.LoadModel(ctx, dev, model, module.LoadOptions{FileLayout: m.load.fileLayout, DType: m.load.convert(), Progress: func(done, total int64) {
 		meter.Update(done, total)
 		if also != nil {
 			also(done, total)
