@@ -78,6 +78,17 @@ func (c *cursor) append(dst []byte, n int) []byte {
 	return dst
 }
 
+// discard skips the next n bytes. At least n bytes must remain.
+func (c *cursor) discard(n int) {
+	c.left -= n
+	for n > 0 {
+		c.skip()
+		step := min(n, c.buffers[0].Len()-c.at)
+		c.at += step
+		n -= step
+	}
+}
+
 // appendValue appends the encoded value of a field to dst. It refuses groups, which proto3 does not have.
 func (c *cursor) appendValue(dst []byte, kind protowire.Type) ([]byte, error) {
 	n := 0

@@ -22,6 +22,8 @@ type Message struct {
 	// Extra holds encoded fields of Head that are sent after those set in Head. Encoding fields that every message
 	// shares once is cheaper than encoding them each time. Borrowed. Receiving does not change it.
 	Extra []byte
+	// Name, if not nil, is the field with the name of the message. It is checked before the message is decoded.
+	Name *Name
 
 	data mem.BufferSlice // the large field; the message owns a reference to each buffer
 }
@@ -129,9 +131,14 @@ func (m *Message) unmarshal(encoded mem.BufferSlice) error {
 			m.SetData(data) // if the field is repeated, the last value counts
 			continue
 		}
+		at := len(rest)
 		rest = protowire.AppendVarint(rest, tag)
 		if rest, err = c.appendValue(rest, kind); err != nil {
 			return err
+		}
+		if m.Name.refuses(number, rest[at:]) {
+			m.Free()
+			return proto.Unmarshal(m.Name.kept(&c), m.Head)
 		}
 	}
 	return proto.Unmarshal(rest, m.Head)

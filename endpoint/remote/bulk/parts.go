@@ -23,6 +23,8 @@ type Parts struct {
 	// Outer wraps the message: it is sent as this field of a message with no other fields. 0 means no wrapper. Use it
 	// only to send, on a server or connection with the codec of this package.
 	Outer protowire.Number
+	// Name, if not nil, is the field with the name of the message. It is checked before the message is decoded.
+	Name *Name
 
 	parts []mem.BufferSlice // the message owns a reference to each buffer
 }
@@ -154,9 +156,14 @@ func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
 			}
 			continue
 		}
+		at := len(rest)
 		rest = protowire.AppendVarint(rest, tag)
 		if rest, err = c.appendValue(rest, kind); err != nil {
 			return err
+		}
+		if p.Name.refuses(number, rest[at:]) {
+			p.Free()
+			return proto.Unmarshal(p.Name.kept(&c), p.Head)
 		}
 	}
 	return proto.Unmarshal(rest, p.Head)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -152,6 +153,14 @@ func (s *Server) find(ctx context.Context, model string) (Function, error) {
 		return s.opts.Function, nil // a client that routes to one of several servers
 	}
 	return nil, fmt.Errorf("%w: %q; there are %q", ErrNotFound, model, slices.Sorted(maps.Keys(s.opts.Functions)))
+}
+
+// modelField is the field of a request with the name of its function.
+const modelField = 5
+
+// name checks the right to call the function of a request before the request is decoded.
+func (s *Server) name(ctx context.Context) *bulk.Name {
+	return &bulk.Name{Field: modelField, Check: func(model string) error { return s.allow(ctx, cmp.Or(model, s.opts.Default)) }}
 }
 
 func (s *Server) allow(ctx context.Context, model string) error {

@@ -53,7 +53,7 @@ type service struct {
 }
 
 func handleCompute(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // grpc's order
-	in := &bulk.Message{Head: new(computepb.ComputeRequest), Field: dataField}
+	in := &bulk.Message{Head: new(computepb.ComputeRequest), Field: dataField, Name: srv.(service).server.name(ctx)}
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -68,6 +68,10 @@ func handleCompute(srv any, ctx context.Context, dec func(any) error, intercepto
 func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message, error) {
 	data := in.TakeData()
 	defer data.Free()
+	if err := in.Name.Err(); err != nil {
+		grpc.SetTrailer(ctx, metadata.Pairs(notRun, "1"))
+		return nil, admission.Status(err)
+	}
 	j := sv.server.newJob(in.Head.(*computepb.ComputeRequest))
 	out, err := j.run(ctx, sv.server.opts.MessageBytes, func(spec tensor.Spec, bytes int64, dev driver.Device) (*tensor.Tensor, error) {
 		j.timing.in = data.Len()

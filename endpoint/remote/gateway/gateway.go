@@ -148,15 +148,16 @@ func (g *Gateway) Routes() []string {
 	return routes
 }
 
-// routes is a mux that records its patterns.
+// routes is a mux that records its patterns and checks the rights of senders.
 type routes struct {
 	*http.ServeMux
 	patterns []string
+	guard    func(pattern string, handler http.Handler) http.Handler
 }
 
 // Handle implements Mux.
 func (r *routes) Handle(pattern string, handler http.Handler) {
-	r.ServeMux.Handle(pattern, handler)
+	r.ServeMux.Handle(pattern, r.guard(pattern, handler))
 	r.patterns = append(r.patterns, pattern)
 }
 
@@ -376,11 +377,12 @@ func (g *Gateway) openServers(context.Context) (func() error, error) {
 	g.health = newHealthBoard(g)
 	g.page = newPage(g)
 	if g.http != nil {
+		g.routes.guard = g.needs
 		g.httpServer = g.newHTTPServer()
 		g.httpServer.RegisterOnShutdown(g.page.stop)
 		g.health.handle(&g.routes)
 		g.page.handle(&g.routes)
-		g.routes.Handle("GET /metrics", g.needs("metrics", Identity.AllowMetrics, g.metricsHandler()))
+		g.routes.Handle("GET /metrics", g.metricsHandler())
 	}
 	if g.grpc != nil {
 		g.guard = g.newGuard()

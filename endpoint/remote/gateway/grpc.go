@@ -104,6 +104,11 @@ func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.
 	if err != nil && method != healthCheck {
 		return id, nil, admission.Status(err)
 	}
+	if need, known := rights.Calls[method]; known && need != (rights.Need{}) {
+		if err := g.check(id, need, ""); err != nil {
+			return id, nil, admission.Status(err)
+		}
+	}
 	return id, g.validity(id, authorization, state), nil
 }
 

@@ -54,7 +54,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		begin := time.Now()
 		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
 		ctx = withCorrelation(ctx, r.Header.Get(correlationHeader))
-		sw := statuswriter.New(w)
+		sw := statuswriter.New(w, r)
 		if id := CorrelationFrom(ctx); id != "" {
 			sw.Header().Set(correlationHeader, id)
 		}
@@ -104,16 +104,28 @@ func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection
 	return fmt.Errorf("%w: the host %q is not this gateway: see --allow-hosts", errCrossSite, host)
 }
 
-// needs refuses requests whose sender does not have a right.
-func (g *Gateway) needs(right string, allow func(Identity) error, next http.Handler) http.Handler {
+// needs refuses requests whose sender lacks the right that the route requires, before their bodies are read.
+func (g *Gateway) needs(pattern string, next http.Handler) http.Handler {
+	need, known := rights.Routes[pattern]
+	if !known { // a route of the embedding program
+		return next
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := allow(rights.Sender(r.Context())); err != nil {
-			g.refusals.WithLabelValues(right).Inc()
+		name := r.PathValue(need.Param)
+		if need.Versioned {
+			name, _ = rights.SplitVersion(name)
+		}
+		if err := g.check(rights.Sender(r.Context()), need, name); err != nil {
 			refuse(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// check returns nil if a sender may do an operation with the model or function of the name.
+func (g *Gateway) check(id Identity, need rights.Need, name string) error {
+	return checkNeed(id, need, name, g.config.ReadOnly, g.refusals)
 }
 
 // rpcRoute is the route of JSON-RPC, whose clients receive each failure as an error object.
@@ -127,15 +139,21 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, r, admission.KindOf(err), err.Error())
 }
 
-// fail answers a request with an error.
+// fail answers a request with an error in the form of its protocol.
 func fail(w http.ResponseWriter, r *http.Request, kind admission.Kind, text string) {
-	if r.URL.Path != rpcRoute {
+	var answer map[string]any
+	switch path := r.URL.Path; {
+	case path == rpcRoute:
+		answer = map[string]any{"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": kind.RPC, "message": text}}
+	case strings.HasPrefix(path, "/v2/"):
+		answer = map[string]any{"error": text}
+	case strings.HasPrefix(path, "/v1/"):
+		answer = map[string]any{"error": map[string]any{"code": kind.RPC, "message": text, "data": map[string]any{"trace_id": traceID(r.Context())}}}
+	default:
 		http.Error(w, text, kind.HTTP)
 		return
 	}
-	body, _ := json.Marshal(map[string]any{ // cannot fail: strings and numbers only
-		"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": kind.RPC, "message": text},
-	})
+	body, _ := json.Marshal(answer) // cannot fail: strings and numbers only
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(kind.HTTP)
 	_, _ = w.Write(body)

@@ -46,6 +46,23 @@ func (e *Env) recordRequest(ctx context.Context, change string, attrs ...any) er
 	return nil
 }
 
+// Check returns nil if the sender of a request may do an operation with the model or function of the name. An empty name
+// means any of them. Unlike [Env.Allow] it records nothing.
+func (e *Env) Check(ctx context.Context, need rights.Need, name string) error {
+	return checkNeed(rights.Sender(ctx), need, name, e.ReadOnly, e.refusals)
+}
+
+func checkNeed(id Identity, need rights.Need, name string, readOnly bool, refusals *prometheus.CounterVec) error {
+	err := need.Allow(id, name)
+	if readOnly && need.Changes() {
+		err = errReadOnlyGateway
+	}
+	if err != nil && refusals != nil {
+		refusals.WithLabelValues(need.Label()).Inc()
+	}
+	return err
+}
+
 // RequestLimit returns the limit of one request of the sender that is held in memory: its quota of a message, or
 // MaxRequest.
 func (e *Env) RequestLimit(ctx context.Context) int64 {

@@ -14,6 +14,8 @@ import (
 
 // Numbers of the fields that contain elements, and of the response in a stream response.
 const (
+	modelNameField  = 1
+	idField         = 3
 	rawInputField   = 7
 	rawOutputField  = 6
 	streamedMessage = 2
@@ -40,13 +42,15 @@ func registerGRPC(r grpc.ServiceRegistrar, s *service) {
 	r.RegisterService(&desc, grpcService{service: s})
 }
 
-// requestMessage returns a message for receiving a request with its elements as parts.
-func requestMessage() *bulk.Parts {
-	return &bulk.Parts{Head: new(pb.ModelInferRequest), Field: rawInputField}
+// requestMessage returns a message for receiving a request with its elements as parts. The right to call its model is checked
+// before it is decoded.
+func (s *service) requestMessage(ctx context.Context) *bulk.Parts {
+	name := &bulk.Name{Field: modelNameField, Keep: idField, Check: func(name string) error { return s.models.allow(ctx, name) }}
+	return &bulk.Parts{Head: new(pb.ModelInferRequest), Field: rawInputField, Name: name}
 }
 
 func handleInfer(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // grpc's order
-	in := requestMessage()
+	in := srv.(grpcService).requestMessage(ctx)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -63,6 +67,9 @@ func handleInfer(srv any, ctx context.Context, dec func(any) error, interceptor 
 func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error) {
 	parts := in.Take()
 	defer freeParts(parts)
+	if err := in.Name.Err(); err != nil {
+		return nil, admission.Status(err)
+	}
 	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
 	if err == nil {
 		err = s.checkClient(ctx, r)

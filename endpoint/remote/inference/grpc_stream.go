@@ -41,7 +41,7 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 	before := make(chan struct{}) // closed when the previous request has been answered
 	close(before)
 	for i := 0; ; i++ {
-		in := requestMessage()
+		in := s.requestMessage(ctx)
 		if err := call.RecvMsg(in); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil // all answers are sent before the call ends
@@ -77,9 +77,13 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}, first bool) {
 	parts := in.Take()
 	defer freeParts(parts)
-	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
+	err := in.Name.Err()
 	if err == nil && !first { // the call counted the first
 		err = st.s.env.Admission.Request(rights.Sender(ctx))
+	}
+	var r *request
+	if err == nil {
+		r, err = requestOf(in.Head.(*pb.ModelInferRequest), parts)
 	}
 	if err == nil {
 		err = st.s.checkClient(ctx, r)

@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -201,7 +202,20 @@ func (h *rpcHandler) run(ctx context.Context, method handler, parsed *request) (
 	if method == nil {
 		return nil, &Error{Code: CodeMethodNotFound, Message: fmt.Sprintf("there is no method %q", parsed.method)}
 	}
-	return method(ctx, parsed.params)
+	need := rights.Methods[parsed.method]
+	if err := h.env.Check(ctx, need, ""); err != nil {
+		return nil, &callError{err, notRun} // before the parameters are parsed
+	}
+	result, err = method(ctx, parsed.params)
+	if errors.Is(err, models.ErrParams) {
+		var named struct{ Name string }
+		if json.Unmarshal(parsed.params, &named) == nil && named.Name != "" {
+			if err := h.env.Check(ctx, need, named.Name); err != nil {
+				return nil, &callError{err, notRun} // more important than what is wrong with the parameters
+			}
+		}
+	}
+	return result, err
 }
 
 // refuse answers an HTTP request that contains no JSON-RPC request.

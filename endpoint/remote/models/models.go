@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -36,15 +36,10 @@ func (c *Component) handleModels(mux gateway.Mux) {
 	handle("DELETE /v1/leases/{id}", c.endLease)
 }
 
-// modelOf parses NAME[@VERSION] from the path. The text after the last @ is a version only if it is a number.
+// modelOf parses NAME[@VERSION] from the path.
 func modelOf(r *http.Request) Ref {
-	text := r.PathValue("model")
-	if at := strings.LastIndexByte(text, '@'); at > 0 {
-		if version, err := strconv.ParseUint(text[at+1:], 10, 64); err == nil {
-			return Ref{text[:at], version}
-		}
-	}
-	return Ref{Name: text}
+	name, version := rights.SplitVersion(r.PathValue("model"))
+	return Ref{name, version}
 }
 
 func (c *Component) serveModels(w http.ResponseWriter, r *http.Request) {

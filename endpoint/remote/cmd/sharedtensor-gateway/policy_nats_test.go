@@ -264,7 +264,9 @@ func testScopesMatrix(t *testing.T, flagsOfNATS []string) {
 }
 
 func scopeRows() (rows []matrixRow) {
-	add := func(name, subject, body string) { rows = append(rows, matrixRow{name, "", natsRequest(subject, body)}) }
+	add := func(name, subject, body string) {
+		rows = append(rows, matrixRow{name: name, run: natsRequest(subject, body)})
+	}
 	for _, bin := range []string{"a.x", "b.x"} {
 		add("add to bin.mine."+bin, "bin.mine."+bin, "item")
 		add("read bin.mine."+bin, "$JS.API.DIRECT.GET.BINS_mine", `{"next_by_subj":"*.mine.`+bin+`","seq":1,"batch":9}`)

@@ -181,7 +181,7 @@ func grpcRows() []matrixRow {
 
 func natsRows() []matrixRow {
 	row := func(name string, run func(c *matrixClient) string) matrixRow {
-		return matrixRow{"nats " + name, "", run}
+		return matrixRow{name: "nats " + name, run: run}
 	}
 	rows := []matrixRow{row("connect", func(c *matrixClient) string {
 		return c.overNATS(func(*nats.Conn, <-chan error) string { return admitted })

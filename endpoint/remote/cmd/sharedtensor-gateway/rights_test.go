@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -31,6 +32,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
 var update = flag.Bool("update", false, "write the matrix of rights to the page")
@@ -73,6 +75,7 @@ type matrixClient struct {
 	gw    *remotetest.Gateway
 	token string
 	tls   *tls.Config
+	id    rights.Identity
 	http  *http.Client
 	grpc  *grpc.ClientConn
 }
@@ -88,10 +91,10 @@ func newMatrixClient(t *testing.T, gw *remotetest.Gateway, token string, config 
 }
 
 // overHTTP returns the outcome of an HTTP request. Every status that is not about rights counts as admitted.
-func (c *matrixClient) overHTTP(method, path, contentType, body string) (outcome, answer string) {
+func (c *matrixClient) overHTTP(method, path, contentType string, body io.Reader) (outcome, answer string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), remotetest.Patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+c.gw.Addresses.HTTP+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+c.gw.Addresses.HTTP+path, body)
 	require.NoError(c.t, err)
 	request.Header.Set("Content-Type", contentType)
 	if c.token != "" {
@@ -118,7 +121,7 @@ func (c *matrixClient) overHTTP(method, path, contentType, body string) (outcome
 
 // overRPC returns the outcome of a JSON-RPC method.
 func (c *matrixClient) overRPC(method, params string) string {
-	outcome, answer := c.overHTTP(http.MethodPost, "/jsonrpc", "application/json", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`)
+	outcome, answer := c.overHTTP(http.MethodPost, "/jsonrpc", "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`))
 	if outcome != admitted {
 		return outcome
 	}
@@ -181,6 +184,8 @@ type matrixRow struct {
 	// name is shown in the matrix, and route is the route or the method that it covers.
 	name, route string
 	run         func(c *matrixClient) string
+	// broken runs the operation with the same name and a body that never arrives or cannot be parsed.
+	broken func(c *matrixClient) string
 }
 
 func httpRow(route, path, body string) matrixRow {
@@ -189,7 +194,12 @@ func httpRow(route, path, body string) matrixRow {
 		method = http.MethodPost
 	}
 	return matrixRow{method + " " + path, route, func(c *matrixClient) string {
-		outcome, _ := c.overHTTP(method, path, "application/json", body)
+		outcome, _ := c.overHTTP(method, path, "application/json", strings.NewReader(body))
+		return outcome
+	}, func(c *matrixClient) string {
+		unsent, sender := io.Pipe()
+		defer sender.Close()
+		outcome, _ := c.overHTTP(method, path, "application/json", unsent)
 		return outcome
 	}}
 }
@@ -199,7 +209,12 @@ func rpcRow(method, params string) matrixRow {
 	if params != "{}" {
 		name += " " + params
 	}
-	return matrixRow{"jsonrpc " + name, "jsonrpc " + method, func(c *matrixClient) string { return c.overRPC(method, params) }}
+	row := matrixRow{name: "jsonrpc " + name, route: "jsonrpc " + method, run: func(c *matrixClient) string { return c.overRPC(method, params) }}
+	var named struct{ Name string }
+	if _ = json.Unmarshal([]byte(params), &named); named.Name != "" && !strings.Contains(params, `"model":`) { // the right to that model is not about the name
+		row.broken = func(c *matrixClient) string { return c.overRPC(method, `{"name":"`+named.Name+`","surplus":[1]}`) }
+	}
+	return row
 }
 
 func grpcRow(method, about string, message proto.Message) matrixRow {
@@ -208,8 +223,20 @@ func grpcRow(method, about string, message proto.Message) matrixRow {
 		panic(err) // unreachable: the messages of the matrix are valid
 	}
 	name := strings.TrimPrefix(method, "/")
-	return matrixRow{strings.TrimSpace("grpc " + name[strings.LastIndexByte(name[:strings.IndexByte(name, '/')], '.')+1:] + " " + about), "grpc " + method,
-		func(c *matrixClient) string { return c.overGRPC(method, encoded) }}
+	row := matrixRow{name: strings.TrimSpace("grpc " + name[strings.LastIndexByte(name[:strings.IndexByte(name, '/')], '.')+1:] + " " + about), route: "grpc " + method,
+		run: func(c *matrixClient) string { return c.overGRPC(method, encoded) }}
+	row.broken = func(c *matrixClient) string {
+		for _, checked := range []string{"/ModelInfer", "/ModelStreamInfer", "/Compute"} { // their large messages are checked by name
+			if strings.HasSuffix(method, checked) {
+				return c.overGRPC(method, append(bytes.Clone(encoded), 0xff))
+			}
+		}
+		if rights.Calls[method].Allow(c.id, "") == nil {
+			return refused // the right depends on the name in a small message
+		}
+		return c.overGRPC(method, []byte{0xff})
+	}
+	return row
 }
 
 // Every operation of every protocol has the outcome of the page for every kind of token.
@@ -243,7 +270,7 @@ func TestRightsMatrix(t *testing.T) {
 	columns = append(columns, "cert")
 	prepareBins(t, clients["all"])
 	remotetest.Eventually(t, func() error {
-		if _, answer := clients["all"].overHTTP("GET", "/v1/models/mine", "", ""); !strings.Contains(answer, `"mine"`) {
+		if _, answer := clients["all"].overHTTP("GET", "/v1/models/mine", "", nil); !strings.Contains(answer, `"mine"`) {
 			return fmt.Errorf("no owner yet: %s", answer)
 		}
 		return nil
@@ -253,11 +280,37 @@ func TestRightsMatrix(t *testing.T) {
 	requireAllRoutes(t, gw, rows)
 	outcomes := runMatrix(columns, clients, rows)
 	requireMatrix(t, "matrix", printMatrix(columns, rows, outcomes))
+	requireRightsBeforeBodies(t, policy, clients, rows, outcomes)
 	requireAuditNames(t, auditLog)
 	for i, row := range rows {
 		if changesOwner(row) {
 			require.Contains(t, []string{refused}, outcomes[i]["look"], "a read-only token may %s", row.name)
 		}
+	}
+}
+
+// requireRightsBeforeBodies checks that each refused operation is refused in the same way if its body never arrives or cannot be
+// parsed.
+func requireRightsBeforeBodies(t *testing.T, policyFile string, clients map[string]*matrixClient, rows []matrixRow, outcomes []map[string]string) {
+	t.Helper()
+	policy, err := rights.Read(policyFile)
+	require.NoError(t, err)
+	for name, c := range clients {
+		c.id, _ = policy.Apply(rights.Identity{Name: name, Method: rights.MethodToken, ReadOnly: name == "look"}) // no rule matches some
+	}
+	clients["cert"].id, err = policy.Apply(rights.Identity{Name: "worker", Method: rights.MethodCertificate})
+	require.NoError(t, err)
+	for i, row := range rows {
+		if row.broken == nil || strings.Contains(row.name, "(shared memory)") { // the region is in the body
+			continue
+		}
+		var running sync.WaitGroup
+		for column, outcome := range outcomes[i] {
+			if outcome == refused {
+				running.Go(func() { assert.Equal(t, refused, row.broken(clients[column]), "%s of %s", row.name, column) })
+			}
+		}
+		running.Wait()
 	}
 }
 
@@ -379,7 +432,7 @@ func requireAuditNames(t *testing.T, path string) {
 // submitTask starts a task of a function that only some tokens may call.
 func submitTask(t *testing.T, c *matrixClient) string {
 	t.Helper()
-	_, answer := c.overHTTP(http.MethodPost, "/jsonrpc", "application/json", `{"jsonrpc":"2.0","id":1,"method":"submit_task","params":{"name":"sleep","args":[600000]}}`)
+	_, answer := c.overHTTP(http.MethodPost, "/jsonrpc", "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"submit_task","params":{"name":"sleep","args":[600000]}}`))
 	var out struct {
 		Result struct {
 			ID string `json:"task_id"`

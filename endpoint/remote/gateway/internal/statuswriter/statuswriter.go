@@ -11,13 +11,14 @@ import (
 type Writer struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	hasBody bool // of the request
 	status  int
 	bytes   int64
 }
 
-// New wraps w.
-func New(w http.ResponseWriter) *Writer {
-	return &Writer{ResponseWriter: w, control: http.NewResponseController(w)}
+// New wraps w, which answers r.
+func New(w http.ResponseWriter, r *http.Request) *Writer {
+	return &Writer{ResponseWriter: w, control: http.NewResponseController(w), hasBody: r.ContentLength != 0}
 }
 
 // Status returns the status that was sent, or 0 if none was.
@@ -37,6 +38,10 @@ func (w *Writer) Cut() {
 func (w *Writer) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
+	}
+	if w.hasBody && (status == http.StatusUnauthorized || status == http.StatusForbidden) {
+		// Otherwise the server waits for the body of a refused request before it sends the answer.
+		w.Header().Set("Connection", "close")
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
