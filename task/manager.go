@@ -58,6 +58,9 @@ type Spec struct {
 	Owner uint64
 	// Limit, if above 0, is the maximum number of unfinished tasks of the owner, including this one.
 	Limit int
+	// Ended, if not nil, is called once when the task is in a terminal state, with the error of [Task.Err]. It runs without
+	// locks on the goroutine that ended the task. It is not called if Submit fails, and may be called before Submit returns.
+	Ended func(err error)
 }
 
 // Filter selects tasks. The zero value selects all.
@@ -168,7 +171,7 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 		m.dropLocked(m.leastLocked())
 	}
 	m.owners[spec.Owner]++
-	t := &Task[V]{m: m, fn: fn, number: m.submitted, done: make(chan struct{})}
+	t := &Task[V]{m: m, fn: fn, ended: spec.Ended, number: m.submitted, done: make(chan struct{})}
 	t.status = Status{ID: newID(), Name: spec.Name, Owner: spec.Owner, State: Pending, CreatedAt: time.Now()}
 	t.ctx, t.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), workerKey{}, worker(t)))
 	m.submitted++

@@ -125,6 +125,10 @@ func (m *Manager[V]) settleLocked(t *Task[V], state State, cause error) {
 	t.cancel(nil)
 	t.fn, t.ctx, t.cancel = nil, nil, nil // a finished task retains nothing of its function
 	close(t.done)
+	if ended, err := t.ended, t.status.Err; ended != nil {
+		m.wakes = append(m.wakes, func() { ended(err) })
+		t.ended = nil
+	}
 	m.noteLocked(t)
 	m.keepLocked(t)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,4 +146,71 @@ func TestContextOfTheFunction(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	_, ok := ID(ctx)
 	require.False(t, ok)
+}
+
+// Ended is called exactly once for each way in which a task ends, without locks, when the task has its outcome.
+func TestEndedIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for what, c := range map[string]struct {
+		fn     func(*gate) func(context.Context) (*resource, error)
+		before bool // cancelled before a worker is free
+		end    func(m *Manager[*resource], task *Task[*resource], g *gate)
+		err    error
+	}{
+		"success": {fn: func(g *gate) func(context.Context) (*resource, error) { return give(g.result) }},
+		"failure": {fn: func(*gate) func(context.Context) (*resource, error) {
+			return func(context.Context) (*resource, error) { return nil, broken }
+		}, err: broken},
+		"panic": {fn: func(*gate) func(context.Context) (*resource, error) {
+			return func(context.Context) (*resource, error) { panic(broken) }
+		}, err: broken},
+		"goexit": {fn: func(*gate) func(context.Context) (*resource, error) {
+			return func(context.Context) (*resource, error) { runtime.Goexit(); return nil, nil }
+		}, err: ErrGoexit},
+		"cancelled while it runs": {
+			fn:  func(g *gate) func(context.Context) (*resource, error) { return g.wait },
+			end: func(_ *Manager[*resource], task *Task[*resource], _ *gate) { task.Cancel(nil) }, err: ErrCancelled,
+		},
+		"cancelled before it runs": {
+			fn: func(g *gate) func(context.Context) (*resource, error) { return give(g.result) }, before: true,
+			end: func(_ *Manager[*resource], task *Task[*resource], _ *gate) { task.Cancel(nil) }, err: ErrCancelled,
+		},
+		"shutdown": {
+			fn: func(g *gate) func(context.Context) (*resource, error) { return g.wait },
+			end: func(m *Manager[*resource], _ *Task[*resource], _ *gate) {
+				now, cancel := context.WithCancel(ctx)
+				cancel()
+				_ = m.Shutdown(now) // returns the same error as now
+			}, err: ErrShutdown,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t, Options[*resource]{Workers: 1})
+			busy := newGate()
+			if c.before {
+				submit(t, m, busy.wait)
+			}
+			g, calls, outcomes := newGate(), atomic.Int32{}, make(chan error, 2)
+			task, err := m.Submit(ctx, Spec{Name: "job", Ended: func(err error) {
+				calls.Add(1)
+				m.List(Filter{}) // would deadlock with the lock held
+				outcomes <- err
+			}}, c.fn(g))
+			require.NoError(t, err)
+			if c.end != nil {
+				c.end(m, task, g)
+			}
+			got := <-outcomes
+			require.ErrorIs(t, got, c.err)
+			require.Equal(t, task.Err(), got)
+			close(busy.opened)
+			require.NoError(t, m.Shutdown(ctx))
+			require.EqualValues(t, 1, calls.Load())
+			_, err = m.Submit(ctx, Spec{Name: "late", Ended: func(error) { calls.Add(1) }}, c.fn(g))
+			require.ErrorIs(t, err, ErrShutdown)
+			require.EqualValues(t, 1, calls.Load(), "a task that was not submitted does not end")
+		})
+	}
 }

@@ -75,6 +75,7 @@ type Task[V any] struct {
 	fn       func(context.Context) (V, error) // nil once it runs
 	ctx      context.Context                  // nil after the end
 	cancel   context.CancelCauseFunc          // nil after the end
+	ended    func(error)                      // nil after the end, or if nothing is called
 	status   Status
 	cause    error         // of the cancellation
 	at       *list.Element // in Manager.pending or Manager.finished

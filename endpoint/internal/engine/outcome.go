@@ -105,6 +105,15 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 	if around != nil {
 		obtain = around(obtain)
 	}
+	spec.Ended = func(err error) {
+		a.Drop()                       // if it was cancelled before it ran
+		if then == nil && err != nil { // otherwise the waiting call counts the failure
+			d.Failures.Add(1)
+		}
+		if ended != nil {
+			ended()
+		}
+	}
 	t, err := e.Tasks.Submit(ctx, spec, func(ctx context.Context) (*Outcome, error) {
 		res, cached, err := obtain(ctx)
 		if err != nil {
@@ -119,17 +128,6 @@ func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *A
 	})
 	if err != nil {
 		a.Drop()
-		return nil, err
 	}
-	go func() {
-		<-t.Done()
-		a.Drop()                           // if it was cancelled before it ran
-		if then == nil && t.Err() != nil { // otherwise the waiting call counts the failure
-			d.Failures.Add(1)
-		}
-		if ended != nil {
-			ended()
-		}
-	}()
-	return t, nil
+	return t, err
 }
