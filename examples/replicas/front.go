@@ -100,7 +100,7 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 			out.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		answer, err := replica.client.RoundTrip(out)
-		if err == nil && repeatable {
+		if err == nil && repeatable && answer.StatusCode != http.StatusSwitchingProtocols {
 			err = hold(answer, f.answer)
 		}
 		if err == nil {

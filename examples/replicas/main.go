@@ -90,13 +90,13 @@ func run(o options) error {
 	if o.dir, err = filepath.Abs(o.dir); err != nil { // the replicas may change their working directory
 		return err
 	}
-	lock, err := exclusive(o.dir)
-	if err != nil {
+	var lock *os.File
+	if err := retried(func() (err error) { lock, err = exclusive(o.dir); return err }); err != nil {
 		return err
 	}
 	defer lock.Close()
-	listener, err := listen(o.listen)
-	if err != nil {
+	var listener net.Listener
+	if err := retried(func() (err error) { listener, err = listen(o.listen); return err }); err != nil {
 		return err
 	}
 	running, cancel := context.WithCancel(context.Background())
@@ -106,7 +106,10 @@ func run(o options) error {
 	for _, r := range p.replicas {
 		group.Go(func() { r.keepRunning(running) })
 	}
-	server := &http.Server{Handler: newFront(o, p), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{
+		Handler: newFront(o, p), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		WriteTimeout: o.wait + o.timeout + 10*time.Second, // a client that does not read keeps its slot no longer
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	log.Printf("%d replicas on http://%s", o.replicas, listener.Addr())
@@ -120,6 +123,15 @@ func run(o options) error {
 	cancel()
 	group.Wait()
 	return err
+}
+
+// retried calls f until it succeeds, for at most a second: the kernel may not have closed the files of a killed front yet.
+func retried(f func() error) (err error) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if err = f(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // exclusive creates the directory if it is missing, and locks it against other fronts until the file is closed.

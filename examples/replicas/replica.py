@@ -67,6 +67,22 @@ def decode(body: bytes) -> torch.Tensor:
     return torch.tensor(struct.unpack(f"<{len(frames) // 2}h", frames), dtype=torch.float32) / 32768
 
 
+class Latest:
+    """The newest version of a model. The last one stays in use while there is no owner."""
+
+    def __init__(self, follower: Any) -> None:
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._model = follower.current  # waits for the first version
+
+    def __call__(self) -> tuple[int, Weights]:
+        with self._lock:
+            if self._follower.ready():
+                with contextlib.suppress(st.Error):  # the owner has ended meanwhile
+                    self._model = self._follower.wait_newer(timeout=1)
+            return self._model.version, self._model
+
+
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """An HTTP server on a Unix socket, with a thread for each connection."""
 
@@ -131,20 +147,11 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(st.connect(options.owner, framework="torch", wait=600))
         follower = stack.enter_context(client.follow(options.model))
-        latest = follower.current  # waits for the first version
-        own = {name: latest[name].to(options.device, copy=True) for name in latest} if options.private else {}
-        lock = threading.Lock()
-
-        def current() -> tuple[int, Weights]:
-            nonlocal latest
-            if own:
-                return 0, own
-            with lock:
-                if follower.ready():
-                    with contextlib.suppress(st.Error):  # the owner has ended: the version stays in use
-                        latest = follower.wait_newer(timeout=1)
-                return latest.version, latest
-
+        current: Callable[[], tuple[int, Weights]] = Latest(follower)
+        if options.private:
+            own = {name: t.to(options.device, copy=True) for name, t in current()[1].items()}
+            current = lambda: (0, own)  # noqa: E731
+            stack.close()  # the owner's memory is unmapped
         with contextlib.suppress(FileNotFoundError):
             os.unlink(options.listen)  # of a process that was killed
         Server(options.listen, handler(current, options.device)).serve_forever()

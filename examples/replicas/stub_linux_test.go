@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -56,6 +57,16 @@ func stub(dir, socket string) {
 				time.Sleep(50 * time.Millisecond)
 				os.Exit(3)
 			}
+		case "/upgrade": // echoes one line in another protocol
+			connection, both, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer connection.Close()
+			fmt.Fprint(connection, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			line, _ := both.ReadString('\n')
+			fmt.Fprint(connection, line)
+			return
 		case "/child":
 			child := exec.Command("sleep", "1000")
 			_ = child.Start()
@@ -192,6 +203,25 @@ func TestRequestsWaitForAReplica(t *testing.T) {
 	code, text, err := f.post("/wait/declared", []byte("z"))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code, text)
+}
+
+// A connection that changes its protocol, such as to WebSocket, passes through.
+func TestRequestsThatUpgrade(t *testing.T) {
+	t.Parallel()
+	f, _ := stubs(t, 1)
+	connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	require.NoError(t, err)
+	defer connection.Close()
+	require.NoError(t, connection.SetDeadline(time.Now().Add(30*time.Second)))
+	fmt.Fprint(connection, "GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	reader := bufio.NewReader(connection)
+	answer, err := http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, answer.StatusCode)
+	fmt.Fprint(connection, "hello\n")
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", line)
 }
 
 // Budgets of requests and of their bodies.
