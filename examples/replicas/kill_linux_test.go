@@ -108,7 +108,6 @@ func clip(t *testing.T, weights string) (body []byte, want []float32) {
 // owner is a process that owns the model. It starts again when it ends, as a service does.
 type owner struct {
 	socket string
-	stop   func()
 
 	mu      sync.Mutex
 	process *os.Process

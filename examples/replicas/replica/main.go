@@ -72,13 +72,13 @@ func runShared(ctx context.Context, listen, owner, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer follower.Close()
-	return serve(ctx, listen, func(use func(m model, version uint64)) error {
+	defer func() { err = errors.Join(err, follower.Close()) }()
+	return serve(ctx, listen, func(use func(m model, version uint64)) (err error) {
 		pinned, err := follower.Current()
 		if err != nil {
 			return err
 		}
-		defer pinned.Close()
+		defer func() { err = errors.Join(err, pinned.Close()) }()
 		use(pinned.Value(), pinned.Version())
 		return nil
 	})
