@@ -130,8 +130,9 @@ type Handle struct {
 	// Name is the owner's unguessable name of memory that it lends and that is no longer written, at most
 	// [MaxHandleName] bytes; empty for other memory. A client that passes the memory to the same owner sends it.
 	Name string `cbor:"7,keyasint,omitempty"`
-	// Storage is the client's number of its own memory, if Version is not 0 or [FeatureKeep] was agreed. It is
-	// meaningful for this client only.
+	// Storage is the client's number of its own memory, if Version is not 0 or [FeatureKeep] was agreed. In a result it
+	// is the owner's number of memory that it may send again, if [FeatureRepeat] was agreed. It is meaningful on this
+	// connection only.
 	Storage uint64 `cbor:"8,keyasint,omitempty"`
 	// Version is the content generation of that memory: equal versions promise equal bytes. 0 promises nothing.
 	Version uint64 `cbor:"9,keyasint,omitempty"`
@@ -145,6 +146,10 @@ type Handle struct {
 // FeaturePool is the feature of servers that reuse the memory of results ([Handle.Slab]), and of clients that keep it
 // mapped and return it ([Call.SlabsReturned], [OpReturnSlabs]).
 const FeaturePool = "pool"
+
+// FeatureRepeat is the feature of servers that number the memory of results that they may send again, such as cached ones
+// ([Handle.Storage]), and of clients that keep it mapped. Both also have [FeaturePool], whose messages return the numbers.
+const FeatureRepeat = "repeat"
 
 // FeatureRing is the feature of peers that support rings for small frames beside the socket ([wire.Limits.Rings]). The
 // handshake functions set them up.

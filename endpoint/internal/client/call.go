@@ -79,6 +79,8 @@ func (c *Client) fetchOn(ctx context.Context, conn *Conn, call Call, out any) (*
 
 // valueOn requests the value on conn and decodes it into out.
 func (c *Client) valueOn(ctx context.Context, conn *Conn, call Call, out any) (message.Returned, error) {
+	conn.slabs.BeginCall()
+	defer conn.slabs.EndCall()
 	if call.Task == nil {
 		return c.callOn(ctx, conn, call, out)
 	}
@@ -109,8 +111,6 @@ func (c *Client) askOn(ctx context.Context, conn *Conn, op message.Op, call Call
 }
 
 func (c *Client) callOn(ctx context.Context, conn *Conn, call Call, out any) (message.Returned, error) {
-	conn.slabs.BeginCall()
-	defer conn.slabs.EndCall()
 	frame, again, err := c.roundTrip(ctx, conn, call)
 	if again { // the function did not run; this time all memory is sent
 		frame, _, err = c.roundTrip(ctx, conn, call)

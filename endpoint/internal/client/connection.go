@@ -72,7 +72,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	conn.Conditions = agreed.Has(message.FeatureConditions)
 	if agreed.Has(message.FeaturePool) {
 		conn.pools = true
-		conn.slabs.Allow(func() { conn.returnSlabs(conn.slabs.TakeReturns()) })
+		conn.slabs.Allow(func() { conn.returnSlabs(conn.slabs.TakeReturns()) }, agreed.Has(message.FeatureRepeat))
 	}
 	conn.receiver = wire.NewReceiver(raw, conn.dispatch)
 	return conn, nil

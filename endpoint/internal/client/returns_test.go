@@ -16,7 +16,7 @@ func TestReturnsOfUnsentCall(t *testing.T) {
 	w := acceptedOwner(t)
 	conn := w.conn
 	conn.pools = true
-	conn.slabs.Allow(func() {})
+	conn.slabs.Allow(func() {}, true)
 	back := transfer.SlabReturns{Returned: []uint64{3, 4}, Dropped: []uint64{5}}
 	conn.slabs.RestoreReturns(back)
 	conn.mu.Lock()

@@ -27,6 +27,8 @@ type Result struct {
 	names   *transfer.MemoryNames // contains named; may be nil
 	named   []*tensor.Storage     // storages that are in names
 
+	Sent transfer.Sent // sessions that number the memory
+
 	mu     sync.Mutex
 	shared *transfer.Export // created by the first send and reused by later ones
 }
@@ -49,6 +51,7 @@ func (r *Result) Release() {
 	if r.refs.Add(-1) > 0 {
 		return
 	}
+	r.Sent.End(r.Payload.Storages)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shared != nil {

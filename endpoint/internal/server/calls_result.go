@@ -18,6 +18,7 @@ type returned struct {
 	message message.Returned
 	files   []*os.File           // owned by the result or the slabs
 	slabs   *transfer.SlabExport // a result in slabs or within the frame; nil for others
+	loans   transfer.Loans       // numbers of memory that may be sent again
 	undo    func()               // removes the client's reference to a managed result; nil for others
 }
 
@@ -53,6 +54,9 @@ func (p *returned) Done(sent bool) {
 			p.slabs.MarkUnsent()
 		}
 		p.slabs.Close()
+	}
+	if !sent {
+		p.loans.MarkUnsent()
 	}
 	if !sent && p.undo != nil {
 		p.undo()
@@ -102,7 +106,11 @@ func (o *callOperations) deliver(p *returned, c *client, d *engine.Definition, r
 		o.engine.SetObject(of, obj)
 		undo = func() { _, _ = o.engine.ReleaseReference(obj.ID, token, id) }
 	}
-	*p = returned{engine: o.engine, result: res, client: c, message: out, files: files, undo: undo}
+	var loans transfer.Loans
+	if !d.Plain() || of != nil {
+		out.Handles, files, loans = c.slabs.ShareAgain(&res.Sent, res.Payload.Storages, out.Handles, files)
+	}
+	*p = returned{engine: o.engine, result: res, client: c, message: out, files: files, loans: loans, undo: undo}
 	return p, nil
 }
 

@@ -20,7 +20,7 @@ type client struct {
 	streams streams                       // running streams
 	kept    transfer.Kept                 // memory of arguments that stays mapped
 	inline  bool                          // small memory may be within frames
-	slabs   transfer.Slabs                // result memory that is reused
+	slabs   transfer.Slabs                // result memory that is reused or sent again
 	objects atomic.Pointer[objectsSource] // receives destroyed objects; nil if not subscribed
 
 	grants  atomic.Pointer[grants] // rights by the current policy; nil before the first request under it
@@ -48,6 +48,9 @@ func (c *client) Greeted(agreed *message.Agreement) {
 	c.inline = agreed.Has(message.FeatureInline)
 	if agreed.Has(message.FeaturePool) {
 		c.session.Events.AddImplicit(slabsSource{c})
+		if agreed.Has(message.FeatureRepeat) {
+			c.slabs.AllowRepeats()
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ type Importer struct {
 	// Own returns this process's memory for a handle, which the importer takes, or nil to import the handle. Own may be
 	// nil.
 	Own func(i int, h message.Handle) *tensor.Storage
-	// Slabs holds the slabs of the connection. It is nil if handles must not name slabs.
+	// Slabs holds the numbered memory of the connection. It is nil if handles must not have numbers of the owner.
 	Slabs *SlabMappings
 	// Inline permits memory within the frame.
 	Inline bool
@@ -170,6 +170,9 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 		return inlineStorage(im.Devices, &h)
 	}
 	if h.Kept() {
+		if im.Slabs != nil {
+			return im.Slabs.Repeated(h)
+		}
 		return nil, fmt.Errorf("%w: memory %d is not kept, send its descriptor", status.ErrNotKept, h.Storage)
 	}
 	if h.Slab != 0 && im.Slabs != nil {
@@ -180,13 +183,20 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 	}
 	mem, err := importMemory(im.Devices, h, files, im.Opts)
 	if err != nil {
+		if im.Slabs != nil && h.Storage != 0 {
+			im.Slabs.Refuse([]message.Handle{h})
+		}
 		return nil, err
 	}
 	name := ""
 	if im.Socket != "" && h.Name != "" {
 		name = lender(im.Socket, h.Name)
 	}
-	return tensor.NewLentStorage(mem, name), nil
+	s := tensor.NewLentStorage(mem, name)
+	if im.Slabs != nil {
+		return im.Slabs.Keep(h, s)
+	}
+	return s, nil
 }
 
 // slabbed reports whether the slab of a handle is mapped or can be mapped.

@@ -116,7 +116,7 @@ func (p *Slabs) ShareInline(value message.RawMessage, storages []*tensor.Storage
 	if err != nil {
 		return nil, err
 	}
-	return &SlabExport{Export: *out, slabs: p}, nil
+	return &SlabExport{Export: *out, Loans: Loans{slabs: p}}, nil
 }
 
 // AnyInline reports whether a handle contains the memory itself.

@@ -11,6 +11,11 @@ import (
 // SlabExport is an exported result with at least one storage in a slab.
 type SlabExport struct {
 	Export
+	Loans
+}
+
+// Loans are the numbers in one answer.
+type Loans struct {
 	slabs *Slabs
 	sent  []sentSlab
 }
@@ -31,7 +36,7 @@ func (p *Slabs) Share(storages []*tensor.Storage) (*SlabExport, error) {
 			continue
 		}
 		if out == nil {
-			out = &SlabExport{slabs: p}
+			out = &SlabExport{Loans: Loans{slabs: p}}
 			for _, before := range storages[:i] { // none is in a slab
 				if err == nil {
 					err = out.add(before)
@@ -70,7 +75,7 @@ func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentS
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.byMemory[memory]
-	if s == nil || s.lent || s.spent || !s.inUse || p.closed {
+	if s == nil || s.loans > 0 || s.spent || !s.inUse || p.closed {
 		return handle, sent, false, nil
 	}
 	handle = s.handle
@@ -82,7 +87,7 @@ func (p *Slabs) share(storage *tensor.Storage) (handle driver.Handle, sent sentS
 		s.handle.File = nil
 	}
 	sent = sentSlab{slab: s, first: !s.mapped}
-	s.lent, s.mapped, s.sent = true, true, true
+	s.loans, s.mapped, s.seen = 1, true, true
 	return handle, sent, true, nil
 }
 
@@ -102,17 +107,21 @@ func (out *SlabExport) addSlab(h driver.Handle, bytes int64, sent sentSlab) {
 }
 
 // MarkUnsent undoes the loans because the client did not receive the result.
-func (out *SlabExport) MarkUnsent() {
+func (out *Loans) MarkUnsent() {
+	if len(out.sent) == 0 {
+		return
+	}
 	p := out.slabs
 	p.mu.Lock()
 	defer p.unlockAndWake()
 	for _, sent := range out.sent {
 		s := sent.slab
-		s.lent, s.sent = false, false
+		s.loans = max(s.loans-1, 0) // 0 after the end of the session
 		if sent.first {
 			s.mapped = false
 		}
-		s.unsent = true
+		s.seen, s.unsent = false, true
+		s.spent = s.spent || s.sent != nil && !s.mapped
 		p.reclaimLocked(s)
 	}
 	out.sent = nil

@@ -17,11 +17,13 @@ import (
 // message.
 const returnTime = 20 * time.Millisecond
 
-// SlabMappings holds the slabs of an owner that a client has mapped, for one connection. It validates everything that
-// the owner sends. The zero value accepts no slabs. It is safe for concurrent use.
+// SlabMappings holds the numbered memory of an owner's results that a client has mapped, for one connection: slabs, which
+// the owner reuses, and memory that it may send again. It validates everything that the owner sends. The zero value
+// accepts no numbers. It is safe for concurrent use.
 type SlabMappings struct {
 	mu          sync.Mutex
 	on          bool
+	repeats     bool // the owner may number memory that it sends again
 	byNumber    map[uint64]*slabMapping
 	back        SlabReturns
 	sendReturns func()      // returns slabs that have waited for returnTime
@@ -35,11 +37,28 @@ type SlabMappings struct {
 	calls   atomic.Int64 // calls whose answers may be in slabs and were not yet processed
 }
 
-// slabMapping is the mapping of one slab.
+// slabMapping is the mapping of one slab, or memory that the owner may send again.
 type slabMapping struct {
-	memory driver.Slab
-	used   bool // this process uses memory in it
-	gone   bool // the owner will not reuse it
+	memory  driver.Slab     // nil for a storage
+	storage *tensor.Storage // a separate reference; nil for a slab
+	used    bool            // this process uses memory in the slab
+	gone    bool            // the owner will not reuse it
+}
+
+func (s *slabMapping) bytes() int64 {
+	if s.storage != nil {
+		return s.storage.Bytes()
+	}
+	return s.memory.Bytes()
+}
+
+// unmap unmaps a slab, or a storage when its last user closes it.
+func (s *slabMapping) unmap() {
+	if s.storage != nil {
+		_ = s.storage.Close() // best effort
+		return
+	}
+	_ = s.memory.Close() // best effort
 }
 
 // unmapLocked unmaps the unused slabs.
@@ -47,7 +66,7 @@ func (m *SlabMappings) unmapLocked() {
 	for number, s := range m.byNumber {
 		if !s.used {
 			delete(m.byNumber, number)
-			_ = s.memory.Close() // best effort
+			s.unmap()
 		}
 	}
 }
@@ -61,12 +80,12 @@ type SlabReturns struct {
 // Empty reports whether there is nothing to return.
 func (r SlabReturns) Empty() bool { return len(r.Returned) == 0 && len(r.Dropped) == 0 }
 
-// Allow enables slabs. sendReturns is called on a separate goroutine when slabs have waited for returnTime. It calls
-// TakeReturns.
-func (m *SlabMappings) Allow(sendReturns func()) {
+// Allow enables slabs, and numbers of memory that is sent again if repeats is true. sendReturns is called on a separate
+// goroutine when slabs have waited for returnTime. It calls TakeReturns.
+func (m *SlabMappings) Allow(sendReturns func(), repeats bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.on, m.sendReturns = true, sendReturns
+	m.on, m.sendReturns, m.repeats = true, sendReturns, repeats
 }
 
 // BeginCall is called before a call whose answer may be in a slab. Mappings are kept until EndCall, even if the
@@ -109,7 +128,7 @@ func (m *SlabMappings) mapping(devices Devices, h message.Handle, files *wire.Fi
 	defer m.mu.Unlock()
 	s := m.byNumber[h.Slab]
 	switch {
-	case s == nil || s.used || s.gone:
+	case s == nil || s.memory == nil || s.used || s.gone:
 		return nil, fmt.Errorf("%w: the owner reuses slab %d, which this client has not returned", status.ErrProtocol, h.Slab)
 	case h.Bytes > uint64(s.memory.Bytes()) || h.SlabBytes != 0:
 		return nil, fmt.Errorf("%w: %d bytes of slab %d, which has %d", status.ErrProtocol, h.Bytes, h.Slab, s.memory.Bytes())
@@ -162,7 +181,7 @@ func (m *SlabMappings) useEnded(number uint64, s *slabMapping, clean bool) {
 		m.armLocked()
 		return
 	}
-	_ = s.memory.Close() // best effort
+	s.unmap()
 	if m.byNumber[number] == s {
 		delete(m.byNumber, number)
 	}
@@ -198,7 +217,54 @@ func (m *SlabMappings) overdue() {
 	}
 }
 
-// Refuse returns the unused slabs of an answer.
+// Repeated returns the memory of a handle that has only a number, and returns the number to the owner. The caller
+// releases its reference.
+func (m *SlabMappings) Repeated(h message.Handle) (*tensor.Storage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.byNumber[h.Storage]
+	switch {
+	case s == nil || s.storage == nil || s.gone:
+		return nil, fmt.Errorf("%w: memory %d of a result, which this client does not have", status.ErrProtocol, h.Storage)
+	case uint64(s.bytes()) != h.Bytes:
+		return nil, fmt.Errorf("%w: %d bytes of memory %d, which has %d", status.ErrProtocol, h.Bytes, h.Storage, s.bytes())
+	}
+	m.confirmLocked(h.Storage)
+	return s.storage.Retain().Borrow(), nil
+}
+
+// Keep keeps the memory of a handle mapped if the owner has numbered it, and confirms that to the owner. It takes s, and
+// returns the storage for the result: each has a separate one, so that a result that was not closed can be found.
+func (m *SlabMappings) Keep(h message.Handle, s *tensor.Storage) (*tensor.Storage, error) {
+	if h.Storage == 0 {
+		return s, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case !m.repeats || m.closed:
+		return s, nil
+	case m.byNumber[h.Storage] != nil:
+		s.Close()
+		return nil, fmt.Errorf("%w: the owner sent a second descriptor for memory %d", status.ErrProtocol, h.Storage)
+	}
+	if m.byNumber == nil {
+		m.byNumber = map[uint64]*slabMapping{}
+	}
+	m.byNumber[h.Storage] = &slabMapping{storage: s}
+	m.confirmLocked(h.Storage)
+	return s.Retain().Borrow(), nil
+}
+
+// confirmLocked returns a number whose memory stays mapped.
+func (m *SlabMappings) confirmLocked(number uint64) {
+	if !m.closed {
+		m.back.Returned = append(m.back.Returned, number)
+		m.armLocked()
+	}
+}
+
+// Refuse returns the unused slabs and the other numbers of an answer.
 func (m *SlabMappings) Refuse(handles []message.Handle) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,9 +272,13 @@ func (m *SlabMappings) Refuse(handles []message.Handle) {
 		return
 	}
 	for _, h := range handles {
+		if h.Storage != 0 && m.repeats {
+			m.refuseStorageLocked(h)
+			continue
+		}
 		s := m.byNumber[h.Slab]
 		switch {
-		case h.Slab == 0 || s != nil && (s.used || s.gone):
+		case h.Slab == 0 || s != nil && (s.memory == nil || s.used || s.gone):
 		case s != nil:
 			m.back.Returned = append(m.back.Returned, h.Slab)
 			m.armLocked()
@@ -216,6 +286,17 @@ func (m *SlabMappings) Refuse(handles []message.Handle) {
 			m.back.Dropped = append(m.back.Dropped, h.Slab)
 			m.armLocked()
 		}
+	}
+}
+
+// refuseStorageLocked returns the number of memory that was not processed.
+func (m *SlabMappings) refuseStorageLocked(h message.Handle) {
+	switch {
+	case m.byNumber[h.Storage] != nil:
+		m.confirmLocked(h.Storage)
+	case !h.Kept():
+		m.back.Dropped = append(m.back.Dropped, h.Storage)
+		m.armLocked()
 	}
 }
 
@@ -255,7 +336,7 @@ func (m *SlabMappings) MarkGone(numbers []uint64) {
 		s.gone = true
 		if !s.used {
 			delete(m.byNumber, number)
-			_ = s.memory.Close() // best effort
+			s.unmap()
 		}
 	}
 }
@@ -265,7 +346,7 @@ func (m *SlabMappings) Use() (count int, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.byNumber {
-		bytes += s.memory.Bytes()
+		bytes += s.bytes()
 	}
 	return len(m.byNumber), bytes
 }

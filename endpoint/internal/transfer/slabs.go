@@ -19,26 +19,35 @@ const minSlabUnit = 4 << 10
 // safe for concurrent use.
 //
 // A slab is in use while this process holds memory in it, lent while the client has it, and free otherwise.
+//
+// Slabs also numbers the memory of results that may be sent again and are not written ([Sent]), so that the client maps
+// it once. Such memory is lent from each answer that names it until the client has processed the answer.
 type Slabs struct {
 	mappings[*slab]
-	byMemory map[driver.Slab]*slab
-	last     uint64 // number of the newest slab
-	wake     func() // called when gone is not empty
-	gone     []uint64
+	byMemory  map[driver.Slab]*slab
+	byStorage map[uint64]*slab // by the id of a storage of a result that may be sent again
+	seen      []uint64         // ids of such storages that were sent once; the newest is last
+	repeats   bool             // the client keeps such memory mapped
+	last      uint64           // number of the newest slab
+	wake      func()           // called when gone is not empty
+	gone      []uint64
 }
 
-// slab is one unit of reusable memory. Its fields are guarded by Slabs.mu. It is busy while it is in use or lent.
+// slab is one unit of memory with a number. Its fields are guarded by Slabs.mu. It is busy while it is in use or lent.
+// Memory of a result that may be sent again has sent and storage instead of device and memory.
 type slab struct {
 	mapping // bytes is the size of the slab, a class of sizes
 	slabs   *Slabs
 	device  driver.Slabber
 	memory  driver.Slab
 	handle  driver.Handle // without its descriptor; set by the first export
+	sent    *Sent
+	storage uint64
 	inUse   bool
-	lent    bool
+	loans   int   // answers that carried it and that the client has not returned; at most 1 of a slab
 	mapped  bool  // the client has mapped it under the number
 	spent   bool  // must not be reused
-	sent    bool  // the client received the bytes of the current or last use
+	seen    bool  // the client received the bytes of the current or last use
 	unsent  bool  // the client did not receive the bytes of an earlier use
 	filled  int64 // number of leading bytes that may not be zero
 }
@@ -159,7 +168,7 @@ func (p *Slabs) use(s *slab, bytes int64) (driver.Memory, error) {
 		p.mu.Unlock()
 	}
 	p.mu.Lock()
-	s.sent, s.filled = false, max(s.filled, bytes)
+	s.seen, s.filled = false, max(s.filled, bytes)
 	p.mu.Unlock()
 	return s.memory.Use(bytes, func(clean bool) { p.useEnded(s, clean) })
 }
@@ -217,7 +226,7 @@ func (p *Slabs) useEnded(s *slab, clean bool) {
 	defer p.unlockAndWake()
 	s.inUse = false
 	s.spent = s.spent || !clean
-	s.unsent = s.unsent || !s.sent
+	s.unsent = s.unsent || !s.seen
 	p.reclaimLocked(s)
 }
 
@@ -225,9 +234,9 @@ func (p *Slabs) useEnded(s *slab, clean bool) {
 func (p *Slabs) reclaimLocked(s *slab) {
 	switch {
 	case s.inUse:
-	case p.closed || s.spent && !s.lent:
+	case p.closed || s.spent && s.loans == 0:
 		p.removeLocked(s)
-	case s.lent:
+	case s.loans > 0:
 	default:
 		p.idleLocked(s)
 	}
@@ -238,6 +247,9 @@ func (s *slab) release() {
 	if s.memory != nil {
 		delete(s.slabs.byMemory, s.memory)
 		_ = s.memory.Close() // best effort
+	}
+	if s.sent != nil {
+		s.slabs.forgetLocked(s)
 	}
 	if s.mapped && !s.slabs.closed {
 		s.slabs.gone = append(s.slabs.gone, s.number)
@@ -265,7 +277,8 @@ func (p *Slabs) TakeGone() []uint64 {
 	return gone
 }
 
-// Trim removes all free slabs and returns their size in bytes. The memory is freed when the client has unmapped it too.
+// Trim removes all free slabs and numbers, and returns the size of the slabs in bytes. The memory is freed when the client
+// has unmapped it too.
 func (p *Slabs) Trim() (bytes int64) {
 	p.mu.Lock()
 	defer p.unlockAndWake()
@@ -274,7 +287,9 @@ func (p *Slabs) Trim() (bytes int64) {
 		if !ok {
 			return bytes
 		}
-		bytes += s.bytes
+		if s.sent == nil {
+			bytes += s.bytes
+		}
 		p.removeLocked(s)
 	}
 }
@@ -289,15 +304,17 @@ func (p *Slabs) Return(returned, dropped []uint64) (err error) {
 	defer p.unlockAndWake()
 	for i, number := range slices.Concat(returned, dropped) {
 		s := p.byNumber[number]
-		if s == nil || !s.lent {
+		if s == nil || s.loans == 0 {
 			if err == nil {
 				err = fmt.Errorf("%w: slab %d is returned, but not lent to this client", status.ErrInvalid, number)
 			}
 			continue
 		}
-		s.lent = false
+		s.loans--
 		if i >= len(returned) {
 			s.spent, s.mapped = true, false
+		} else if s.sent != nil {
+			s.mapped = true
 		}
 		p.reclaimLocked(s)
 	}
@@ -310,7 +327,7 @@ func (p *Slabs) Close() {
 	defer p.mu.Unlock()
 	p.closeLocked()
 	for _, s := range p.byNumber {
-		s.lent = false
+		s.loans = 0
 		p.reclaimLocked(s)
 	}
 }

@@ -49,7 +49,7 @@ func newSlabEnds(t *testing.T, bytes int64) *slabEnds {
 	e := &slabEnds{t: t, dev: hostDevice(t), inClient: map[*tensor.Storage]byte{}, inOwner: map[*tensor.Storage]byte{}, elsewhere: map[driver.Memory]byte{}}
 	e.total.Most, e.total.MostBytes = 100, 1<<30
 	e.slabs.Allow(bytes, &e.total, func() {})
-	e.mapped.Allow(func() {})
+	e.mapped.Allow(func() {}, true)
 	var err error
 	e.near, e.far, err = wire.Pipe(wire.Limits{})
 	require.NoError(t, err)

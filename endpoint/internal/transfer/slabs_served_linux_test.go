@@ -202,7 +202,7 @@ func TestSlabHeldByServer(t *testing.T) {
 	for i, kept := range o.kept {
 		require.NoError(t, isAll(kept, uint8(i)))
 	}
-	proctest.Eventually(t, fixture.WaitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
+	proctest.Eventually(t, fixture.WaitLimit, "those that the owner keeps, the cached one, and one that comes back", func() bool { return slabsOf(t, s) == 7 })
 }
 
 // A client publishes a result, passes it on and exports its descriptor.

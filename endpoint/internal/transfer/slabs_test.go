@@ -120,3 +120,13 @@ func pagesOf(c *fixture.Child, calls int, in pageIn) {
 	c.T.Helper()
 	pagesOp.Must(c.Process, pages{calls, in})
 }
+
+// repeatOp calls "cached" and checks the result, which stays open.
+var repeatOp = fixture.NewOp("repeat", func(w *fixture.Worker, ctx context.Context, in pageIn) (fixture.None, error) {
+	got, err := endpoint.Call[*tensor.Tensor](ctx, w.Client, "cached", in)
+	if err != nil {
+		return fixture.None{}, err
+	}
+	neverClosed = append(neverClosed, got)
+	return fixture.None{}, isAll(got, in.Value)
+})

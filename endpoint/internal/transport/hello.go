@@ -14,7 +14,7 @@ var Without []string
 
 // Features returns the optional parts of the protocol that this module supports on connections with these limits.
 func Features(l wire.Limits) []string {
-	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer, message.FeatureDigests, message.FeatureConditions, message.FeatureInline}
+	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureRepeat, message.FeatureOffer, message.FeatureDigests, message.FeatureConditions, message.FeatureInline}
 	if l.WithDefaults().Ring > 0 {
 		list = append(list, message.FeatureRing)
 	}
