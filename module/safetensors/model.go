@@ -51,7 +51,7 @@ type Model struct {
 	// Ties holds the names that share a stored tensor's bytes, sorted by name, as recorded in the metadata under
 	// [TiedKey].
 	Ties []Tie
-	// Foreign reports whether the files have another format, see [OpenForeign].
+	// Foreign reports whether the files have another format, see [Files.OpenForeign].
 	Foreign bool
 
 	disk      Files
@@ -174,13 +174,8 @@ func (f Files) OpenModel(path string) (*Model, error) {
 
 // OpenForeign opens a model in files of another format. readHeader describes the tensors of a file of size bytes in terms
 // of this package; it may permit holes and data types that safetensors lacks. path is used in errors. The caller closes
-// the model. Ties are those that the metadata records, as in Open. Errors are those of readHeader, wrapped with the file,
-// [ErrNotRegular], [ErrDuplicateName] and [ErrTies].
-func OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
-	return Files{}.OpenForeign(path, files, readHeader)
-}
-
-// OpenForeign is the function [OpenForeign] for these files. It also returns [ErrOutside].
+// the model. Ties are those that the metadata records, as in [Open]. Errors are those of readHeader, wrapped with the
+// file, [ErrNotRegular], [ErrDuplicateName], [ErrTies] and [ErrOutside].
 func (f Files) OpenForeign(path string, files []string, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
 	m := &Model{Path: path, Foreign: true, disk: f}
 	for _, file := range files {
@@ -196,7 +191,7 @@ func (f Files) OpenForeign(path string, files []string, readHeader func(r io.Rea
 	return m, nil
 }
 
-// NewForeign is [OpenForeign] for one file of size bytes that r reads. It borrows r until the last use of the model.
+// NewForeign is [Files.OpenForeign] for one file of size bytes that r reads. It borrows r until the last use of the model.
 func NewForeign(path string, r io.ReaderAt, size int64, readHeader func(r io.ReaderAt, size int64) (*Header, error)) (*Model, error) {
 	m := &Model{Path: path, Foreign: true}
 	m.recordReader(path, r)
