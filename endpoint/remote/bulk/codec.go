@@ -40,8 +40,9 @@ func DialOptions() []grpc.DialOption {
 type apart interface {
 	// marshal returns the encoding and transfers the references to the data to it.
 	marshal() (mem.BufferSlice, error)
-	// unmarshal reads an encoding, which it borrows. The caller frees the message, also after an error.
-	unmarshal(encoded mem.BufferSlice) error
+	// unmarshal reads an encoding, which it borrows. charged may be nil. The caller frees the message, also after an
+	// error.
+	unmarshal(encoded mem.BufferSlice, charged *Charged) error
 	// Free releases the buffers.
 	Free()
 }
@@ -58,12 +59,16 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	charged, _ := v.(*Charged)
+	if charged != nil {
+		v = charged.Message
+	}
 	if m, ok := v.(apart); ok {
-		if err := m.unmarshal(data); err != nil {
+		if err := m.unmarshal(data, charged); err != nil {
 			m.Free()
 			return fmt.Errorf("%T: %w", v, err)
 		}
 		return nil
 	}
-	return c.CodecV2.Unmarshal(data, v)
+	return c.unmarshal(data, v, charged)
 }

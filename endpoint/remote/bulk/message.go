@@ -110,7 +110,7 @@ func (m *Message) marshal() (mem.BufferSlice, error) {
 }
 
 // unmarshal reads an encoding. The large field becomes views of its buffers; the rest is copied and decoded into Head.
-func (m *Message) unmarshal(encoded mem.BufferSlice) error {
+func (m *Message) unmarshal(encoded mem.BufferSlice, charged *Charged) error {
 	m.Free()
 	c := cursor{buffers: encoded, left: encoded.Len()}
 	rest := make([]byte, 0, headBytes)
@@ -140,6 +140,9 @@ func (m *Message) unmarshal(encoded mem.BufferSlice) error {
 			m.Free()
 			return proto.Unmarshal(m.Name.kept(&c), m.Head)
 		}
+	}
+	if err := charged.charge(rest, m.Head); err != nil {
+		return err
 	}
 	return proto.Unmarshal(rest, m.Head)
 }

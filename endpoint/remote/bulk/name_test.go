@@ -41,18 +41,18 @@ func TestNamesAreCheckedFirst(t *testing.T) {
 			return nil
 		}}
 		parts := &Parts{Head: &pb.SourceContext{}, Field: 7, Name: name}
-		require.NoError(t, parts.unmarshal(buffers), c.name)
+		require.NoError(t, parts.unmarshal(buffers, nil), c.name)
 		require.Equal(t, c.err, name.Err(), c.name)
 		require.Equal(t, c.err != nil, len(parts.Take()) == 0, c.name)
 
 		*name = Name{Field: 1, Check: name.Check}
 		message := &Message{Head: &pb.SourceContext{}, Field: 7, Name: name}
-		require.NoError(t, message.unmarshal(buffers), c.name)
+		require.NoError(t, message.unmarshal(buffers, nil), c.name)
 		require.Equal(t, c.err, name.Err(), c.name)
 	}
 	name := &Name{Field: 7, Keep: 1, Check: func(string) error { return refused }}
 	message := &Message{Head: &pb.SourceContext{}, Field: 9, Name: name}
-	require.NoError(t, message.unmarshal(mem.BufferSlice{mem.SliceBuffer(append(append(field(7, "n"), field(5, "x")...), field(1, "id")...))}))
+	require.NoError(t, message.unmarshal(mem.BufferSlice{mem.SliceBuffer(append(append(field(7, "n"), field(5, "x")...), field(1, "id")...))}, nil))
 	require.ErrorIs(t, name.Err(), refused)
 	require.Equal(t, "id", message.Head.(*pb.SourceContext).FileName)
 	require.NoError(t, (*Name)(nil).Err())

@@ -26,8 +26,13 @@ type Parts struct {
 	// Name, if not nil, is the field with the name of the message. It is checked before the message is decoded.
 	Name *Name
 
-	parts []mem.BufferSlice // the message owns a reference to each buffer
+	parts   []mem.BufferSlice // the message owns a reference to each buffer
+	release func()            // returns the charge of the message; nil if it has none
 }
+
+// Own makes the message own the charge of its memory: Free calls release. A handler that uses a message after it has received
+// the next one keeps it charged by freeing it at the end.
+func (p *Parts) Own(release func()) { p.release = release }
 
 // Append adds a part and takes ownership of the references to its buffers.
 func (p *Parts) Append(part mem.BufferSlice) { p.parts = append(p.parts, part) }
@@ -52,8 +57,12 @@ func (p *Parts) Take() []mem.BufferSlice {
 	return parts
 }
 
-// Free releases the buffers of the parts. The message can be reused.
+// Free releases the buffers of the parts and the charge of the message. The message can be reused.
 func (p *Parts) Free() {
+	if p.release != nil {
+		p.release()
+		p.release = nil
+	}
 	for _, part := range p.parts {
 		part.Free()
 	}
@@ -133,7 +142,7 @@ func (p *Parts) marshal() (mem.BufferSlice, error) {
 const inlined = 2 << 10
 
 // unmarshal reads an encoding. The parts become views of its buffers; the rest is copied and decoded into Head.
-func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
+func (p *Parts) unmarshal(encoded mem.BufferSlice, charged *Charged) error {
 	p.Free()
 	c := cursor{buffers: encoded, left: encoded.Len()}
 	var rest []byte
@@ -154,6 +163,9 @@ func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
 			if p.Append(part); len(p.parts) > maxParts {
 				return errMessage
 			}
+			if err := charged.chargePart(len(p.parts)); err != nil {
+				return err
+			}
 			continue
 		}
 		at := len(rest)
@@ -165,6 +177,9 @@ func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
 			p.Free()
 			return proto.Unmarshal(p.Name.kept(&c), p.Head)
 		}
+	}
+	if err := charged.charge(rest, p.Head); err != nil {
+		return err
 	}
 	return proto.Unmarshal(rest, p.Head)
 }

@@ -58,6 +58,7 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 		contain.In(&running, func() {
 			defer slots.Leave()
 			defer close(answered)
+			defer in.Free()                               // the message is charged until it is answered
 			id := in.Head.(*pb.ModelInferRequest).GetId() //nolint:forcetypeassert // made by requestMessage
 			err := contain.Call(func() error { st.answer(ctx, in, turn, i == 0); return nil })
 			select { // the next request is answered after this one

@@ -103,11 +103,17 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// elementBytes is the memory of an element that is encoded from JSON.
+const elementBytes = 24
+
 // readRequest reads a request. Binary elements are left in the body. binary is the encoding of outputs that do not
 // specify one.
 func (s restService) readRequest(r *http.Request, body io.Reader, charge *admission.Charge) (out *request, binary bool, err error) {
 	head, apart, err := readHead(r, body, charge)
 	if err != nil {
+		return nil, false, err
+	}
+	if err := charge.Add(admission.JSONBytes(head, elementBytes)); err != nil {
 		return nil, false, err
 	}
 	in, err := parseRequest(head)

@@ -30,6 +30,9 @@ type rpcHandler struct {
 	methods map[string]handler
 }
 
+// valueBytes is the memory of a number in a list of parameters.
+const valueBytes = 96
+
 // mediaTypes are the media types of requests.
 var mediaTypes = []string{"application/json", "application/json-rpc", "application/jsonrequest"}
 
@@ -76,6 +79,9 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *ad
 	if err == nil {
 		body, err = charge.ReadAll(http.MaxBytesReader(w, decoded, h.env.RequestLimit(r.Context())))
 		_ = decoded.Close() // best effort: it was only read
+	}
+	if err == nil {
+		err = charge.Add(admission.JSONBytes(body, valueBytes))
 	}
 	var tooLarge *http.MaxBytesError
 	switch {

@@ -69,7 +69,10 @@ func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*part
 
 // accept checks a chunk against the limits and returns its tensor. It charges the cost of the chunk.
 func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, int64, error) {
-	total, number, cost := chunk.GetTotalChunks(), chunk.GetChunkNumber(), int64(data.Len())+pieceCost
+	total, number, cost := chunk.GetTotalChunks(), chunk.GetChunkNumber(), int64(data.Len())+pieceCost+int64(len(chunk.GetTensorId()))
+	for key, value := range chunk.GetMetadata() {
+		cost += pieceCost + int64(len(key)+len(value))
+	}
 	switch {
 	case total == 0 || number >= total:
 		return nil, 0, fmt.Errorf("%w: chunk %d of %d", ErrInvalid, number, total)

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
@@ -88,7 +89,8 @@ func (g *Guard) ServerOptions(creds credentials.TransportCredentials) []grpc.Ser
 	}
 	return []grpc.ServerOption{
 		grpc.Creds(guarded{creds, g}),
-		grpc.ReadBufferSize(0), // connections have their own buffer, see scanner
+		grpc.ForceServerCodecV2(bulk.Codec()), // charges decoded messages
+		grpc.ReadBufferSize(0),                // connections have their own buffer, see scanner
 		grpc.InTapHandle(g.tap),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
 		grpc.ChainStreamInterceptor(g.stream),
@@ -281,5 +283,5 @@ func (g *Guard) handle(ss grpc.ServerStream, single bool, next func(grpc.ServerS
 	if t, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		packed = t.RecvCompress() != "" && t.RecvCompress() != "identity"
 	}
-	return next(&guardedStream{ServerStream: ss, stream: s, packed: packed})
+	return next(&guardedStream{ServerStream: ss, stream: s, packed: packed, receiving: bulk.Charged{Charge: s.chargeDecoded}})
 }

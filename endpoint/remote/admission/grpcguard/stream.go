@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/contain"
 )
 
@@ -26,6 +27,8 @@ type stream struct {
 	charged  *admission.Charge
 	messages messages
 	held     int64     // charge of the message that the handler is processing
+	decoded  int64     // charge of the message that is being decoded, in addition to its frames
+	costly   error     // why it was not charged
 	reading  bool      // the handler is waiting for a message
 	deadline time.Time // for the next byte of an unfinished message, while the handler waits
 	err      error     // why the call failed
@@ -141,6 +144,9 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 	s.reading, s.deadline = true, time.Now().Add(s.rate.Grace)
 	s.mu.Unlock()
 	err := recv(m)
+	if c, ok := m.(*bulk.Charged); ok {
+		m = c.Message
+	}
 	extra := int64(0)
 	if err == nil && packed {
 		extra = sizeOf(m)
@@ -150,13 +156,19 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 	s.reading = false
 	s.charged.Release(s.held)
 	s.held = 0
+	decoded, costly := s.decoded, s.costly
+	s.decoded, s.costly = 0, nil
 	if err != nil {
-		if s.err != nil {
+		s.charged.Release(decoded)
+		switch {
+		case s.err != nil:
 			err = admission.Status(s.err)
+		case costly != nil:
+			err = admission.Status(costly)
 		}
 		return err
 	}
-	s.held = s.messages.next()
+	s.held = s.messages.next() + decoded
 	if extra > s.limit {
 		return admission.Status(fmt.Errorf("%w: an inflated message of %d bytes is over this client's limit of %d", admission.ErrLimit, extra, s.limit))
 	}
@@ -166,6 +178,24 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 		}
 		s.held += extra
 	}
+	if owner, ok := m.(interface{ Own(release func()) }); ok {
+		n := s.held
+		s.held = 0
+		owner.Own(func() { s.charged.Release(n) })
+	}
+	return nil
+}
+
+// chargeDecoded charges memory of the message that is being decoded. It is the function of bulk.Charged.
+func (s *stream) chargeDecoded(n int64) error {
+	err := s.charged.Add(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.costly = err
+		return err
+	}
+	s.decoded += n
 	return nil
 }
 
@@ -184,11 +214,15 @@ func sizeOf(m any) int64 {
 type guardedStream struct {
 	grpc.ServerStream
 	*stream
-	packed bool
+	packed    bool
+	receiving bulk.Charged
 }
 
 // RecvMsg implements grpc.ServerStream.
-func (g *guardedStream) RecvMsg(m any) error { return g.receive(m, g.packed, g.ServerStream.RecvMsg) }
+func (g *guardedStream) RecvMsg(m any) error {
+	g.receiving.Message = m
+	return g.receive(&g.receiving, g.packed, g.ServerStream.RecvMsg)
+}
 
 // SendMsg implements grpc.ServerStream. The call is reset if the client does not read for the grace of the rate.
 func (g *guardedStream) SendMsg(m any) error {
