@@ -74,9 +74,12 @@ type Gateway struct {
 	owner    *ownerLink
 	metrics  *prometheus.Registry
 	refusals *prometheus.CounterVec
-	clients  clients
-	calls    *Calls
-	routes   routes
+	running  *prometheus.GaugeVec
+	// runningHTTP and runningGRPC are elements of running.
+	runningHTTP, runningGRPC prometheus.Gauge
+	clients                  clients
+	calls                    *Calls
+	routes                   routes
 
 	http, grpc *namedListener // nil if off
 	httpServer *http.Server

@@ -116,6 +116,8 @@ func (g *Gateway) admitGRPC(ctx context.Context, method string, header metadata.
 func (g *Gateway) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (out any, err error) {
 	begin := time.Now()
 	ctx, used := withTarget(ctx)
+	g.runningGRPC.Inc()
+	defer g.runningGRPC.Dec()
 	defer func() { err = g.observeGRPC(ctx, info.FullMethod, used, begin, err, recover()) }()
 	ctx = withGRPCTrace(ctx)
 	return next(ctx, in)
@@ -125,6 +127,8 @@ func (g *Gateway) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo,
 func (g *Gateway) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	begin := time.Now()
 	ctx, used := withTarget(ss.Context())
+	g.runningGRPC.Inc()
+	defer g.runningGRPC.Dec()
 	defer func() { err = g.observeGRPC(ctx, info.FullMethod, used, begin, err, recover()) }()
 	ctx = withGRPCTrace(ctx)
 	if strings.HasPrefix(info.FullMethod, "/grpc.") {

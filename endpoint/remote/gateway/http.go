@@ -60,6 +60,8 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		}
 		ctx, used := withTarget(ctx)
 		r = r.WithContext(ctx)
+		g.runningHTTP.Inc()
+		defer g.runningHTTP.Dec()
 		defer func() { g.observe(sw, r, used, begin, recover()) }()
 		if err := g.admit(r, crossOrigin); err != nil {
 			refuse(sw, r, err)

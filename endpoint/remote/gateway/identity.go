@@ -109,17 +109,18 @@ func (ids *identities) authenticate(authorization string, state *tls.ConnectionS
 	}
 	if ids.clientCA != nil && state != nil && len(state.VerifiedChains) > 0 {
 		leaf := state.VerifiedChains[0][0]
+		id := rights.OfCertificate(leaf)
 		// A connection may outlive its certificate.
 		if now := time.Now(); now.After(leaf.NotAfter) {
-			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", rights.ErrUnauthenticated, leaf.Subject.CommonName, leaf.NotAfter)
+			return Identity{}, fmt.Errorf("%w: the certificate of %s expired at %v", rights.ErrUnauthenticated, id.Name, leaf.NotAfter)
 		}
 		// The handshake has verified the certificate, but the authorities may have changed since.
 		if current := ids.clientCA.get(); current != ids.firstCA {
 			if _, err := leaf.Verify(verifyOptions(current, state)); err != nil {
-				return Identity{}, fmt.Errorf("%w: the certificate of %s: %w", rights.ErrUnauthenticated, leaf.Subject.CommonName, err)
+				return Identity{}, fmt.Errorf("%w: the certificate of %s: %w", rights.ErrUnauthenticated, id.Name, err)
 			}
 		}
-		return Identity{Name: leaf.Subject.CommonName, Method: rights.MethodCertificate}, nil
+		return id, nil
 	}
 	return Identity{}, rights.ErrUnauthenticated
 }

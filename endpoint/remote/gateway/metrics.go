@@ -51,6 +51,17 @@ func (g *Gateway) registerGauges() {
 	g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "sharedtensor_gateway_owner_attaches_total", Help: "How often an owner came or came back.",
 	}, func() float64 { return float64(g.owner.attaches.Load()) }))
+	for limit := range g.admitted.Refused() {
+		g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "sharedtensor_gateway_limit_refusals_total", Help: "Requests and bytes refused because a limit was reached, by limit.",
+			ConstLabels: prometheus.Labels{"limit": strings.ReplaceAll(limit, " ", "_")},
+		}, func() float64 { return float64(g.admitted.Refused()[limit]) }))
+	}
+	g.running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sharedtensor_gateway_running_calls", Help: "Requests of HTTP and calls of gRPC that run, by protocol.",
+	}, []string{"protocol"})
+	g.metrics.MustRegister(g.running)
+	g.runningHTTP, g.runningGRPC = g.running.WithLabelValues("http"), g.running.WithLabelValues("grpc")
 	if files := g.ids.collector(); len(files) > 0 {
 		g.metrics.MustRegister(files)
 	}

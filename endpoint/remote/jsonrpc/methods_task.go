@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
@@ -35,11 +36,14 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 	if err != nil {
 		return info, outcomeOf(ctx, err)
 	}
-	c.tasks.record(ctx, started.ID)
+	if err := c.tasks.record(ctx, started.ID); err != nil {
+		_, _ = started.Cancel(ctx) // best effort: its owner is unknown after a restart
+		return info, err
+	}
 	return started.Submitted, nil
 }
 
-// findTask returns a task and the caller that has it.
+// findTask returns a task of the sender and the caller that has it.
 func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, endpoint.TaskInfo, error) {
 	if id == "" {
 		return nil, endpoint.TaskInfo{}, fmt.Errorf("%w: task_id is missing", models.ErrParams)
@@ -56,7 +60,10 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 		info, err = caller.Task(id).Info(bound)
 		unbind()
 		if err == nil {
-			return caller, info, c.env.Allow(ctx, access.Call, info.Endpoint)
+			if err = c.env.Allow(ctx, access.Call, info.Endpoint); err == nil {
+				err = c.tasks.check(ctx, id)
+			}
+			return caller, info, err
 		}
 		if !errors.Is(err, task.ErrNotFound) {
 			break
@@ -67,7 +74,10 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 
 func (c *Component) taskStatus(ctx context.Context, p *taskParams) (endpoint.TaskInfo, error) {
 	_, info, err := c.findTask(ctx, p.TaskID)
-	return info, err
+	if err != nil {
+		return endpoint.TaskInfo{}, err
+	}
+	return info, nil
 }
 
 // waitTask waits until a task has ended. If the timeout expires or the gateway stops, it returns the current state
@@ -120,9 +130,6 @@ func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTas
 	out := cancelledTask{TaskID: p.TaskID}
 	caller, info, err := c.findTask(ctx, p.TaskID)
 	if err != nil {
-		return out, err
-	}
-	if err := c.tasks.check(ctx, p.TaskID); err != nil {
 		return out, err
 	}
 	ctx, unbind := c.bind(ctx, caller)
@@ -178,5 +185,6 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		out.Tasks = append(out.Tasks, list...)
 	}
 	out.Tasks = rights.Filter(rights.Sender(ctx), access.Call, out.Tasks, func(t endpoint.TaskInfo) string { return t.Endpoint })
+	out.Tasks = slices.DeleteFunc(out.Tasks, func(t endpoint.TaskInfo) bool { return c.tasks.check(ctx, t.ID) != nil })
 	return out, nil
 }

@@ -29,8 +29,11 @@ const (
 
 // Identity is the sender of a request.
 type Identity struct {
-	// Name is the name of the token in the token file, or the common name of the client certificate. It may be empty.
+	// Name is the name of the token in the token file, or of the client certificate: its SPIFFE ID, its common name, or its first
+	// other name. It may be empty.
 	Name string
+	// Also has the further names of a client certificate, one a line. Rules of a policy match them too.
+	Also string
 	// Method is one of the Method constants, or empty for an unknown client.
 	Method string
 	// ReadOnly means that the sender may not change the owner or the store.

@@ -169,7 +169,9 @@ func (r *rule) matches(id Identity) bool {
 	if id.Method == MethodCertificate {
 		names = r.Certificates
 	}
-	return r.Everyone || slices.ContainsFunc(names, func(pattern string) bool { return access.Match(pattern, id.Name) })
+	return r.Everyone || slices.ContainsFunc(names, func(pattern string) bool {
+		return access.Match(pattern, id.Name) || id.Also != "" && slices.ContainsFunc(strings.Split(id.Also, "\n"), func(name string) bool { return access.Match(pattern, name) })
+	})
 }
 
 // rightsOf returns the union of the rights of all rules that match an identity. For each quota the first of these rules
@@ -248,7 +250,7 @@ type knownRights struct {
 }
 
 func (p *Policy) of(id Identity) (set *Set, matched bool) {
-	key := fmt.Sprint(id.ReadOnly, id.Key())
+	key := fmt.Sprint(id.ReadOnly, id.Key(), "\x00", id.Also)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	one, found := p.known[key]

@@ -16,7 +16,7 @@ import pytest
 from conftest import Gateway
 
 import sharedtensor as st
-from sharedtensor.remote import jsonrpc
+from sharedtensor.remote import jsonrpc, plain
 
 TOKEN = "token-of-the-trainer-0123456789"
 WRONG = "token-that-is-unknown-987654321"
@@ -187,3 +187,47 @@ def test_clients_do_not_show_their_tokens(secured: Secured) -> None:
     for client in clients:
         assert TOKEN not in repr(client) and TOKEN not in str(client)
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "encrypted", "token", "refused"),
+    [
+        ("gpu7:1", False, "t", True),
+        ("http://gpu7:1", False, "t", True),
+        ("http://10.0.0.7:1", False, "t", True),
+        ("http://127.0.0.1.gpu7:1", False, "t", True),
+        ("dns:///gpu7:1", False, "t", True),
+        ("gpu7:1", False, "", False),
+        ("gpu7:1", True, "t", False),
+        ("http://127.0.0.1:1", False, "t", False),
+        ("http://[::1]:1", False, "t", False),
+        ("localhost:1", False, "t", False),
+        ("unix:/run/gateway.sock", False, "t", False),
+    ],
+)
+def test_tokens_are_not_sent_in_plaintext(address: str, encrypted: bool, token: str, refused: bool) -> None:
+    for accepted in (False, True):
+        if refused and not accepted:
+            with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
+                plain.check(address, token, encrypted, accepted)
+        else:
+            plain.check(address, token, encrypted, accepted)
+
+
+def test_clients_refuse_to_send_a_token_in_plaintext() -> None:
+    with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
+        jsonrpc.Client("http://gpu7:1", token=TOKEN)
+    jsonrpc.Client("http://gpu7:1", token=TOKEN, insecure_token=True)
+    for module, name in (("compute", "GRPCComputeClient"), ("stream", "Client")):
+        client = getattr(pytest.importorskip(f"sharedtensor.remote.{module}"), name)
+        with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
+            client("gpu7:1", token=TOKEN)
+    natslink = pytest.importorskip("sharedtensor.remote.natslink")
+    for server, options in (
+        ("nats://gpu7:1", {"token": TOKEN}),
+        ("nats://token@gpu7:1", {}),
+        (["nats://127.0.0.1:1", "gpu7:1"], {"token": TOKEN}),
+        ("nats://gpu7:1", {"user": "u", "password": "p"}),
+    ):
+        with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
+            asyncio.run(natslink.connect(server, **options))

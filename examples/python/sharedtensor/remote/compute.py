@@ -20,7 +20,7 @@ from .. import frameworks
 from ..dtypes import DType
 from ..errors import CapabilityError, ProtocolError
 from ..frameworks import Framework
-from . import channels, schema
+from . import channels, plain, schema
 from .channels import grpc
 from .elements import Array, build, parse_dtype, raw, size_of
 from .retry import ExponentialBackoff, FixedDelay, RetryStrategy
@@ -106,6 +106,7 @@ class GRPCComputeClient:
     :param model_id: of calls without one. The gateway's ``--compute-default`` has the same effect.
     :param token: of the gateway, "" for none.
     :param credentials: for TLS, from `grpc.ssl_channel_credentials`.
+    :param insecure_token: send the token without TLS also to another host, where the network can read it.
     :param idempotent: if False, a call is repeated only if its function has certainly not run.
     """
 
@@ -121,7 +122,9 @@ class GRPCComputeClient:
         token: str = "",
         credentials: Any = None,
         idempotent: bool = True,
+        insecure_token: bool = False,
     ) -> None:
+        plain.check(server_address, token, credentials is not None, insecure_token)
         self.server_address = server_address
         self.timeout = timeout
         self.retry_strategy = retry_strategy or ExponentialBackoff()

@@ -22,6 +22,7 @@ from ..errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from . import plain
 
 _IDLE = 30.0  # seconds after which a connection is not reused
 _KEPT = 8  # idle connections
@@ -41,10 +42,13 @@ _CLASSES: dict[int, type[Error]] = {
 class Connections:
     """Idle connections to one server. Its methods may be used by several threads."""
 
-    def __init__(self, url: str, token: str = "", context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, url: str, token: str = "", context: ssl.SSLContext | None = None, insecure_token: bool = False
+    ) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"{url!r} is not the URL of a gateway: use http://HOST:PORT or https://HOST:PORT")
+        plain.check(url, token, parts.scheme == "https", insecure_token)
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname
         self._port = parts.port

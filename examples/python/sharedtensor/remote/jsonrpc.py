@@ -119,6 +119,7 @@ class Client:
     :param timeout: seconds that a request may take, if the call names no other limit.
     :param framework: "torch" or "numpy", of the tensors in results; torch if it is installed.
     :param context: for https, with the authorities and a client certificate.
+    :param insecure_token: send the token without TLS also to another host, where the network can read it.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class Client:
         timeout: float = 600.0,
         framework: str | None = None,
         context: ssl.SSLContext | None = None,
+        insecure_token: bool = False,
     ) -> None:
         self.timeout = timeout
         self._framework = frameworks.choose(framework)
-        self._http = Connections(url, token, context)
+        self._http = Connections(url, token, context, insecure_token)
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         """Sends any method of the gateway and returns its result. Tensors in `params` are encoded."""

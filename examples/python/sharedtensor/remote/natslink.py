@@ -28,6 +28,7 @@ from ..errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from . import plain
 
 try:
     import nats
@@ -117,10 +118,13 @@ async def connect(server: str | list[str], **options: Any) -> Any:
     """Returns a connection that reconnects without an end. It sends nothing later: while it is disconnected, requests
     fail, and are repeated here.
 
-    :param wait: seconds for the first connection, 10 by default. Other options are passed to `nats.connect`.
+    :param wait: seconds for the first connection, 10 by default.
+    :param insecure_token: send a token or password without TLS also to another host. Other options are passed to
+        `nats.connect`.
 
-    Raises UnavailableError if no server answers.
+    Raises UnavailableError if no server answers, and ConfigurationError if a token would be sent in plaintext.
     """
+    plain.check_servers(server, options, bool(options.pop("insecure_token", False)))
     given = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.5, "connect_timeout": 5, **options}
     wait = given.pop("wait", 10.0)
     refusals = _Refusals()

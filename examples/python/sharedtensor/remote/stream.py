@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from .. import frameworks
 from ..errors import ClosedError, ConnectionLostError, ProtocolError
 from ..frameworks import Framework
-from . import channels, crc32c, schema
+from . import channels, crc32c, plain, schema
 from .channels import grpc
 from .elements import Array, RawTensor, build, parse_dtype, raw, size_of
 
@@ -109,6 +109,7 @@ class Client:
     :param credentials: for TLS, from `grpc.ssl_channel_credentials`.
     :param framework: "torch" or "numpy", of received tensors; torch if it is installed.
     :param attempts: of a transfer without progress, after which it fails.
+    :param insecure_token: send the token without TLS also to another host, where the network can read it.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class Client:
         credentials: Any = None,
         framework: str | None = None,
         attempts: int = 5,
+        insecure_token: bool = False,
     ) -> None:
+        plain.check(address, token, credentials is not None, insecure_token)
         self._framework: Framework = frameworks.choose(framework)
         self._attempts = attempts
         self._metadata = channels.metadata(token)

@@ -1,0 +1,54 @@
+"""Tokens are not sent in plaintext over a network."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from ..errors import ConfigurationError
+
+__all__ = ["check", "check_servers"]
+
+
+def check(address: str, token: str, encrypted: bool, insecure_token: bool) -> None:
+    """Raises ConfigurationError if a token would go to another host without TLS.
+
+    :param address: a URL, HOST:PORT or ``unix:PATH``.
+    :param token: "" for none.
+    :param encrypted: whether the connection has TLS.
+    :param insecure_token: whether the caller accepts it.
+    """
+    if not token or encrypted or insecure_token or address.startswith(("unix:", "/")):
+        return
+    host = _host(address)
+    if not _loopback(host):
+        raise ConfigurationError(
+            f"the token would go to {host or address} without encryption: use TLS, or insecure_token=True to send it"
+        )
+
+
+def check_servers(servers: str | list[str], options: dict[str, object], insecure_token: bool) -> None:
+    """Raises ConfigurationError if a token or password would go to a NATS server of another host without TLS."""
+    for server in [servers] if isinstance(servers, str) else servers:
+        for one in server.split(","):
+            url = one.strip() if "://" in one else f"nats://{one.strip()}"
+            parts = urlsplit(url)
+            secret = options.get("token") or options.get("password") or parts.username
+            encrypted = parts.scheme in ("tls", "wss") or options.get("tls") is not None
+            check(url, "given" if secret else "", encrypted, insecure_token)
+
+
+def _host(address: str) -> str:
+    try:
+        return urlsplit(address if "://" in address else f"//{address.removeprefix('dns:').lstrip('/')}").hostname or ""
+    except ValueError:
+        return ""  # the connection reports wrong addresses
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
