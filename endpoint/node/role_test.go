@@ -197,7 +197,10 @@ func checkMemory(t *testing.T, node *nodepkg.Node) {
 	require.Equal(t, []float32{1, 1, 1, 1}, fixture.Values(t, x))
 	require.NoError(t, node.Call(ctx, "clear in place", fixture.ScaleIn{X: x}, nil))
 	require.Equal(t, []float32{0, 0, 0, 0}, fixture.Values(t, x))
-	y, err := endpoint.Call[fixture.NestedOut](ctx, node, "twice", fixture.ScaleIn{X: x, By: 1})
+	big, err := fixture.Filled(dev, 1<<13, 1) // does not fit into a frame
+	require.NoError(t, err)
+	defer big.Close()
+	y, err := endpoint.Call[fixture.NestedOut](ctx, node, "twice", fixture.ScaleIn{X: big, By: 1})
 	require.NoError(t, err)
 	result := y.Same.(*tensor.Tensor)
 	require.ErrorIs(t, result.Zero(), driver.ErrReadOnly, "results are read-only")

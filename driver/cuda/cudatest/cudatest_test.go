@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -14,6 +15,8 @@ import (
 )
 
 func TestFakeCountsAndFails(t *testing.T) {
+	runtime.LockOSThread() // the current context is one of the thread
+	defer runtime.UnlockOSThread()
 	f := Start(t, Options{Devices: 2, Memory: 64 << 20})
 	require.NoError(t, cu.Init(0).Err())
 	var n int32

@@ -79,10 +79,13 @@ func (s itemSender) send(ctx context.Context, item any) error {
 // share shares the memory of an item. The caller closes the export.
 func (s itemSender) share(res *engine.Result) (*transfer.Export, error) {
 	p := &res.Payload
+	var out *transfer.Export
+	var err error
 	if s.client.session.InProcess() {
-		return transfer.ExportInProcess(p.Storages)
+		out, err = transfer.ExportInProcess(p.Storages)
+	} else {
+		out, err = transfer.ExportOrInline(p.Value, p.Storages, s.client.inline, true)
 	}
-	out, err := transfer.ExportOrInline(p.Value, p.Storages, s.client.inline, true)
 	for i := 0; err == nil && i < len(out.Handles); i++ {
 		if err = engine.CheckLasting(out.Handles[i].Kind, false); err != nil {
 			out.Close()
