@@ -102,6 +102,9 @@ func run(o options) error {
 	running, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p := newPool(o)
+	if err := p.stopSurplus(o); err != nil {
+		return err
+	}
 	var group sync.WaitGroup
 	for _, r := range p.replicas {
 		group.Go(func() { r.keepRunning(running) })

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,6 +32,20 @@ func newPool(o options) *pool {
 		p.replicas = append(p.replicas, newReplica(o, p, n+1))
 	}
 	return p
+}
+
+// stopSurplus stops replicas of an earlier front that had more of them.
+func (p *pool) stopSurplus(o options) error {
+	surplus, err := marked(func(variable string) bool {
+		text, found := strings.CutPrefix(variable, markPrefix(o.dir))
+		number, err := strconv.Atoi(text)
+		return found && err == nil && number > o.replicas
+	})
+	for _, process := range surplus {
+		log.Printf("pid %d is stopped: an earlier front had more replicas", process.pid)
+		process.stop(true, o.drain)
+	}
+	return err
 }
 
 // pick returns the next replica that is ready, and its process. It waits for one if there is none.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,11 +42,22 @@ func start(words []string, mark string) (*process, error) {
 
 // adopt returns the process that an earlier front has started with the mark, or nil. It kills further ones.
 func adopt(mark string) (*process, error) {
+	found, err := marked(func(variable string) bool { return variable == mark })
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	for _, p := range found[1:] {
+		p.stop(false, 0)
+	}
+	return found[0], nil
+}
+
+// marked returns the processes of this user that lead a session and have a fitting environment variable.
+func marked(fits func(variable string) bool) (found []*process, err error) {
 	entries, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return nil, err
 	}
-	var found *process
 	for _, file := range entries {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil {
@@ -54,16 +66,12 @@ func adopt(mark string) (*process, error) {
 		before, ok := statOf(pid)
 		environ, err := os.ReadFile(file) // fails for processes of other users
 		after, still := statOf(pid)
-		if err != nil || !ok || !still || before != after || after.session != pid || !bytes.Contains(environ, []byte(mark+"\x00")) {
+		if err != nil || !ok || !still || before != after || after.session != pid || !slices.ContainsFunc(strings.Split(string(environ), "\x00"), fits) {
 			continue
 		}
 		p := &process{pid: pid, ended: make(chan struct{}), how: "its front had been killed, so its status is not known"}
 		go p.await(after)
-		if found != nil {
-			p.stop(false, 0)
-			continue
-		}
-		found = p
+		found = append(found, p)
 	}
 	return found, nil
 }

@@ -83,7 +83,10 @@ func (r *replica) arguments() []string {
 }
 
 // mark returns the environment variable that marks the replica's process. The next front of the directory finds it.
-func (r *replica) mark() string { return fmt.Sprintf("SHAREDTENSOR_REPLICA=%s#%d", r.dir, r.number) }
+func (r *replica) mark() string { return markPrefix(r.dir) + strconv.Itoa(r.number) }
+
+// markPrefix returns the marks of a directory without their numbers.
+func markPrefix(dir string) string { return "SHAREDTENSOR_REPLICA=" + dir + "#" }
 
 // keepRunning keeps one process of the replica running until ctx ends, and then stops it.
 func (r *replica) keepRunning(ctx context.Context) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -325,4 +326,19 @@ func TestFrontsOfOneDirectory(t *testing.T) {
 		require.False(t, running(pid))
 	}
 	f.start() // the end of the test stops it
+}
+
+// A front with fewer replicas than the one before stops the surplus, and uses the rest.
+func TestFrontsWithFewerReplicas(t *testing.T) {
+	t.Parallel()
+	f, _ := stubs(t, 3)
+	before := f.ready(3)
+	require.NoError(t, f.process.Process.Kill())
+	<-f.ended
+	f.args = append([]string{}, f.args...)
+	f.args[slices.Index(f.args, "3")] = "1"
+	f.start()
+	require.Equal(t, before[:1], f.ready(1))
+	require.False(t, running(before[1]))
+	require.False(t, running(before[2]))
 }
