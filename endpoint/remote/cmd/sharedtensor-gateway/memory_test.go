@@ -26,6 +26,23 @@ type attackers struct {
 	gw      *remotetest.Gateway
 	sent    atomic.Int64 // in bytes
 	working sync.WaitGroup
+
+	mu      sync.Mutex
+	clients []*http.Client
+	bodies  []io.Closer // of answers that stay unread
+}
+
+// closeIdle closes the connections without a request, and the answers that have ended.
+func (a *attackers) closeIdle() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, body := range a.bodies {
+		_ = body.Close() // best effort: the connection may be lost
+	}
+	for _, client := range a.clients {
+		client.CloseIdleConnections()
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // Total size of each request, and the size of a piece.
@@ -53,6 +70,7 @@ func (a *attackers) grpc(t *testing.T, token string) {
 		"/kpu.torch.Service/StreamTensors", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 	} {
 		client := rawClient(t)
+		a.clients = append(a.clients, client)
 		for i := range attackCalls {
 			call := startCall(t, client, a.gw, method, token)
 			a.working.Go(func() {
@@ -106,7 +124,9 @@ func (a *attackers) http(t *testing.T, token string) {
 			}
 			go func() {
 				if response, err := http.DefaultTransport.RoundTrip(request); err == nil {
-					t.Cleanup(func() { _ = response.Body.Close() }) // the body stays unread
+					a.mu.Lock()
+					a.bodies = append(a.bodies, response.Body)
+					a.mu.Unlock()
 				}
 				_ = reader.CloseWithError(io.ErrClosedPipe)
 			}()
@@ -207,7 +227,9 @@ func TestUnauthenticatedClientsShareLittleMemory(t *testing.T) {
 	a.raw(t, gw.Addresses.HTTP, "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ")
 	a.raw(t, gw.Addresses.GRPC, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	a.raw(t, debug, "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ")
+	a.frames(t)
 	a.settle()
+	t.Cleanup(a.closeIdle)
 
 	after := held(t, gw, debug)
 	t.Logf("%d MiB sent, %d MiB held before, %d MiB after", a.sent.Load()>>20, before>>20, after>>20)
