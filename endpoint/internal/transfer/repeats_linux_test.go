@@ -62,6 +62,13 @@ var repeats = map[string]func(t *testing.T, c *endpoint.Client, in pageIn) (agai
 	},
 }
 
+// requireRepeat skips a test of memory that is mapped once if that is disabled.
+func requireRepeat(t *testing.T) {
+	t.Helper()
+	fixture.RequireFeature(t, message.FeaturePool)
+	fixture.RequireFeature(t, message.FeatureRepeat)
+}
+
 // repeatFixture returns an owner with results that are sent again, and a client of it over a socket.
 func repeatFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpoint.Client) {
 	t.Helper()
@@ -90,7 +97,7 @@ func requireValue(t *testing.T, x *tensor.Tensor, in pageIn) {
 
 // A result that is sent again is mapped once, however many tensors of it are open, and until it has ended.
 func TestRepeatedResults(t *testing.T) {
-	fixture.RequireFeature(t, message.FeaturePool)
+	requireRepeat(t)
 	for name, kind := range repeats {
 		for _, bytes := range []int64{1, 70_000, 1 << 20} {
 			t.Run(fmt.Sprint(name, " ", bytes), func(t *testing.T) {
@@ -141,7 +148,7 @@ func TestRepeatedResults(t *testing.T) {
 
 // More results than a session may have mappings, called in turn by several goroutines, are all correct.
 func TestRepeatedResultsBeyondLimit(t *testing.T) {
-	fixture.RequireFeature(t, message.FeaturePool)
+	requireRepeat(t)
 	drivertest.Leaks(t)
 	s, c := repeatFixture(t, endpoint.Limits{KeptBytes: 100_000})
 	failed := make(chan error, 4)
@@ -206,6 +213,7 @@ func TestRepeatsUnsupportedByClient(t *testing.T) {
 // A slice of a result that was not closed stays valid when the owner has ended the number of the memory.
 func TestSliceOfRepeatedResult(t *testing.T) {
 	requirePool(t)
+	requireRepeat(t)
 	s, c := repeatFixture(t, endpoint.Limits{})
 	in := pageIn{1 << 16, 9}
 	again, end := repeats["cached"](t, c, in)
@@ -235,6 +243,7 @@ func TestSliceOfRepeatedResult(t *testing.T) {
 // Clients are killed while they have numbered memory mapped. The owner keeps nothing for them.
 func TestRepeatedResultsOfKilledClients(t *testing.T) {
 	requirePool(t)
+	requireRepeat(t)
 	drivertest.Leaks(t)
 	s, c := repeatFixture(t, endpoint.Limits{})
 	in := pageIn{1 << 16, 7}

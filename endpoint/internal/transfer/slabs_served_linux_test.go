@@ -202,7 +202,10 @@ func TestSlabHeldByServer(t *testing.T) {
 	for i, kept := range o.kept {
 		require.NoError(t, isAll(kept, uint8(i)))
 	}
-	proctest.Eventually(t, fixture.WaitLimit, "those that the owner keeps, the cached one, and one that comes back", func() bool { return slabsOf(t, s) == 7 })
+	proctest.Eventually(t, fixture.WaitLimit, "those that the owner keeps, one that comes back, and the cached one if its peers number it", func() bool {
+		n := slabsOf(t, s)
+		return n == 6 || n == 7
+	})
 }
 
 // A client publishes a result, passes it on and exports its descriptor.
