@@ -20,6 +20,7 @@ type returned struct {
 	slabs   *transfer.SlabExport // a result in slabs or within the frame; nil for others
 	loans   transfer.Loans       // numbers of memory that may be sent again
 	undo    func()               // removes the client's reference to a managed result; nil for others
+	charged bool                 // the client's memory counts the result
 }
 
 // Size implements session.Reply.
@@ -67,7 +68,9 @@ func (p *returned) Done(sent bool) {
 // release releases the result.
 func (p *returned) release() {
 	if p.result.Result != nil {
-		p.engine.Memory.Remove(p.client.session.ID, p.result.Result)
+		if p.charged {
+			p.engine.Memory.Remove(p.client.session.ID, p.result.Result)
+		}
 		p.result.Release()
 		p.result = engine.ResultRef{}
 	}
@@ -76,42 +79,55 @@ func (p *returned) release() {
 // deliver sets p to the reply for a result, and takes the caller's reference to it. For a managed result it adds a
 // reference for the client. of is the outcome of the task that made the result, or nil.
 func (o *callOperations) deliver(p *returned, c *client, d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (session.Reply, error) {
+	*p = returned{engine: o.engine, result: res, client: c}
+	if err := p.fill(o, d, of); err != nil {
+		p.Done(false)
+		return nil, err
+	}
+	p.message.Cached = cached
+	return p, nil
+}
+
+// fill shares the result with the client, step by step. Done releases what is filled, also after an error.
+func (p *returned) fill(o *callOperations, d *engine.Definition, of *engine.Outcome) (err error) {
+	c, res := p.client, p.result
 	if d.Plain() && of == nil {
-		slabs, err := c.shareSlabs(res.Result)
-		if slabs != nil || err != nil {
-			return o.deliverSlabs(p, c, res, slabs, err)
+		if p.slabs, err = c.shareSlabs(res.Result); err != nil {
+			return err
 		}
 	}
-	out, files, err := c.share(res.Result, d.Options.Managed)
-	if err != nil {
+	if p.slabs != nil {
+		p.message, p.files = message.Returned{Value: res.Payload.Value, Handles: p.slabs.Handles}, p.slabs.Files
+		for i := range p.slabs.Handles {
+			if err := engine.CheckLasting(p.slabs.Handles[i].Kind, false); err != nil {
+				return err
+			}
+		}
+	} else if p.message, p.files, err = c.share(res.Result, d.Options.Managed); err != nil {
 		res.Discard() // a result that cannot be shared must not stay cached
-		res.Release()
-		return nil, err
+		return err
 	}
-	out.Cached = cached
 	id := c.session.ID
 	if err := o.engine.Memory.Add(id, res.Result); err != nil {
-		res.Release()
-		return nil, err
+		return err
 	}
-	var undo func()
+	p.charged = true
+	if p.slabs != nil {
+		return nil
+	}
 	if d.Options.Managed && !res.Empty() {
 		obj, token, err := o.engine.Objects.Refer(res, d, of, id, c.session.LimitOf(o.objects))
 		if err != nil {
-			o.engine.Memory.Remove(id, res.Result)
-			res.Release()
-			return nil, err
+			return err
 		}
-		out.Object = &message.ObjectRef{ID: obj.ID, Server: o.server, Token: token}
+		p.message.Object = &message.ObjectRef{ID: obj.ID, Server: o.server, Token: token}
+		p.undo = func() { _, _ = o.engine.ReleaseReference(obj.ID, token, id) }
 		o.engine.SetObject(of, obj)
-		undo = func() { _, _ = o.engine.ReleaseReference(obj.ID, token, id) }
 	}
-	var loans transfer.Loans
 	if !d.Plain() || of != nil {
-		out.Handles, files, loans = c.slabs.ShareAgain(&res.Sent, res.Payload.Storages, out.Handles, files)
+		p.message.Handles, p.files, p.loans = c.slabs.ShareAgain(&res.Sent, res.Payload.Storages, p.message.Handles, p.files)
 	}
-	*p = returned{engine: o.engine, result: res, client: c, message: out, files: files, loans: loans, undo: undo}
-	return p, nil
+	return nil
 }
 
 // shareSlabs shares a result in slabs or within the frame. It returns nil if no memory of the result is shared so.
@@ -121,27 +137,6 @@ func (c *client) shareSlabs(r *engine.Result) (*transfer.SlabExport, error) {
 		return slabs, err
 	}
 	return c.slabs.ShareInline(r.Payload.Value, r.Payload.Storages)
-}
-
-// deliverSlabs is deliver for a result in slabs or within the frame. It takes ownership of the slabs too.
-func (o *callOperations) deliverSlabs(p *returned, c *client, res engine.ResultRef, slabs *transfer.SlabExport, err error) (session.Reply, error) {
-	for i := 0; err == nil && i < len(slabs.Handles); i++ {
-		err = engine.CheckLasting(slabs.Handles[i].Kind, false)
-	}
-	if err == nil {
-		err = o.engine.Memory.Add(c.session.ID, res.Result)
-	}
-	if err != nil {
-		if slabs != nil {
-			slabs.MarkUnsent()
-			slabs.Close()
-		}
-		res.Release()
-		return nil, err
-	}
-	out := message.Returned{Value: res.Payload.Value, Handles: slabs.Handles}
-	*p = returned{engine: o.engine, result: res, client: c, message: out, files: slabs.Files, slabs: slabs}
-	return p, nil
 }
 
 // share prepares a result for sending to the client. kept is true if the server keeps it for the client. The result owns
