@@ -25,6 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import sharedtensor as st
 
 VALUES = {"name": "x", "scale": 2.0, "steps": [1, 2, 3]}
@@ -241,6 +243,12 @@ def main() -> None:
 
                 compare("Python to Go, a ping (socket, pickle)", client.ping, bare(f"{folder}/p.sock"), 0.6, options)
                 compare("Python to Go, no tensor (socket, pickle)", plain, bare(f"{folder}/b.sock"), 0.6, options)
+                small = np.ones(256, np.float32)
+                held = st.empty((256,), framework="numpy")
+                held[:] = 1
+                compare("Python to Go, 1 KiB (no tensor)", lambda: client.call("first", x=small), plain, 1.4, options)
+                compare("the same in shared memory", lambda: client.call("first", x=held), plain, 1.4, options)
+                compare("1 KiB to Go and back (no tensor)", lambda: client.call("copy", x=small), plain, 1.4, options)
                 compare("Python to Go, 1 MiB (no tensor)", lambda: client.call("first", x=x), plain, 1.2, options)
                 concurrent(client, options, folder)
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
 from typing import Any
 
-from . import messages, op
+from . import inline, messages, op
 from .errors import CapabilityError, ProtocolError
 from .frames import Frame
 from .memory import Mapping, import_memfd
@@ -20,6 +20,7 @@ def import_handles(
     session: Session,
     *,
     private: bool,
+    within: bool = False,
     owner: object = None,
     spans: MappingABC[int, tuple[int, int]] | None = None,
 ) -> list[Any]:
@@ -27,12 +28,17 @@ def import_handles(
 
     :param private: map host memory so that writes stay in this process, as torch needs it, which knows no read-only
         tensors.
+    :param within: whether handles may contain their memory.
     :param owner: what each mapping keeps alive.
     :param spans: the bytes to map of some handles, by their index; others are not mapped. None for all.
 
     Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be
     had here.
     """
+    if within and session.inline:
+        inline.check(handles)
+    else:
+        within = False
     taken: set[int] = set()
     mappings: list[Any] = []
     for i, handle in enumerate(handles):
@@ -44,6 +50,8 @@ def import_handles(
                 raise ProtocolError("a handle of a memfd names no descriptor")
             low, high = (0, handle.nbytes) if spans is None else spans[i]
             mapping: Any = import_memfd(fd, handle.offset + low, high - low, private=private, device=handle.device)
+        elif handle.kind == inline.KIND and within:
+            mapping = inline.take(handle)
         elif handle.kind in ("cuda-fd", "cuda-ipc"):
             from . import cuda
 

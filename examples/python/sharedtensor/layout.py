@@ -64,9 +64,9 @@ class Layout:
         if end < self.nbytes:
             yield end, self.nbytes
 
-    def fill(self, slab: Slab) -> None:
-        """Copies all tensors into the slab, and zeroes what is between them if the slab was used before."""
-        if slab.writes > 1:
+    def fill(self, slab: Mapping) -> None:
+        """Copies all tensors into memory, and zeroes what is between them in a slab that was used before."""
+        if isinstance(slab, Slab) and slab.writes > 1:
             for low, high in self.gaps():
                 slab.clear(low, high)
         for copy in self.copies:

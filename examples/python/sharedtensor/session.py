@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-from . import cbor, forks, kept, messages
+from . import cbor, forks, inline, kept, messages
 from .errors import (
     CanceledError,
     ClosedError,
@@ -215,6 +215,7 @@ class Session:
             self._bell.close()
             raise
         self.kept = kept.Kept() if kept.FEATURE in self.hello.features else None
+        self.inline = inline.FEATURE in self.hello.features
         self._conn.add_bell(self._bell.fd)
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._followers: deque[Waiter] = deque()  # threads that wait while another one reads
@@ -244,7 +245,7 @@ class Session:
             version="python",
             pid=os.getpid(),
             label=label(),
-            features=["offer", "digests", kept.FEATURE],
+            features=["offer", "digests", kept.FEATURE, inline.FEATURE],
         )
         try:
             self._conn.send(Kind.HELLO, 0, mine.encode())

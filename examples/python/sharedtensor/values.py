@@ -3,6 +3,7 @@ beside it."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Container, Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import cbor2
 import numpy as np
 
-from . import cbor, layout, manifest, messages, op
+from . import cbor, inline, layout, manifest, messages, op
 from .arrays import Described, describe, is_array, numpy_view, torch_result
 from .cbor import TAG_STATE_DICT, TAG_TENSOR
 from .dtypes import DType
@@ -21,6 +22,7 @@ from .errors import ProtocolError, SerializationError
 from .frames import Frame, close_all
 from .frameworks import Framework
 from .importing import check_storages, device_of, import_handles
+from .inline import Inline
 from .kept import Kept
 from .manifest import TensorSpec, contiguous_strides
 from .memory import Mapping, Slab, SlabPool, find
@@ -33,10 +35,10 @@ MAX_NESTING = 60
 class Outgoing:
     """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
 
-    Tensors in shared memory are passed in place. Other tensors are copied once: from the host into one slab of the
-    pool, which `close` returns, and on a GPU into new memory of that GPU. Arguments in GPU memory of other libraries
-    are passed in place if the driver shares that memory, which excludes torch's expandable segments. Memory that the
-    peer may write is a separate slab, which is not reused.
+    Tensors in shared memory are passed in place. Other tensors are copied once: from the host into the frame if they
+    are small, otherwise into one slab of the pool, which `close` returns, and on a GPU into new memory of that GPU.
+    Arguments in GPU memory of other libraries are passed in place if the driver shares that memory, which excludes
+    torch's expandable segments. Memory that the peer may write is a separate slab, which is not reused.
 
     :ivar item: the encoded value.
     :ivar handles: of the memory, some of them encoded.
@@ -65,6 +67,7 @@ class Outgoing:
         self._session = session
         self._pool = pool
         self._writable = writable
+        self._within = session.inline and not writable
         self._seal = seal
         self._keep = kept
         self._lent = lent
@@ -152,7 +155,7 @@ class Outgoing:
                 self._items[at] = _tensor(
                     self._handle(memory), d.dtype.number, d.address - memory.address, d.shape, strides
                 )
-        if not copied:
+        if not copied or self._place_one(copied):
             return
         places: dict[int, tuple[Any, TensorSpec]] = {}
         for place, tensors in copied.items():
@@ -165,7 +168,27 @@ class Outgoing:
                 strides = () if spec.contiguous else spec.strides
                 self._items[at] = _tensor(self._handle(memory), spec.dtype.number, spec.offset, spec.shape, strides)
 
-    def _fill_host(self, plan: layout.Layout) -> Slab:
+    def _place_one(self, copied: dict[str, dict[str, Described]]) -> bool:
+        """Encodes the only tensor that is copied if it is small and in row-major order, which needs no layout."""
+        tensors = [*copied.get("cpu", {}).values()]
+        if len(copied) > 1 or len(tensors) != 1 or not self._within:
+            return False
+        d = tensors[0]
+        if not d.nbytes or d.nbytes > inline.MAX_BYTES or not d.contiguous:
+            return False
+        content = ctypes.string_at(d.address, d.nbytes)
+        handle = self._add(inline.encode(device_of(self._session, op.HOST).uuid, content), -1)
+        item = _tensor(handle, d.dtype.number, 0, d.shape, ())
+        for _, at in self._tensors:
+            self._items[at] = self._items[at] or item
+        return True
+
+    def _fill_host(self, plan: layout.Layout) -> Slab | Inline:
+        if self._within and plan.nbytes <= inline.MAX_BYTES:
+            memory = Inline(plan.nbytes, writable=True)
+            plan.fill(memory)
+            self._own.append(memory)
+            return memory
         self._slab = Slab(plan.nbytes) if self._writable else self._pool.take(plan.nbytes)
         plan.fill(self._slab)
         return self._slab
@@ -229,6 +252,8 @@ class Outgoing:
         return self._indices[key]
 
     def _host_handle(self, mapping: Mapping) -> int:
+        if isinstance(mapping, Inline):
+            return self._add(inline.encode(self._device(mapping), mapping.content()), -1)
         name = mapping.name if mapping.server == self._session.hello.server else ""
         numbered, handle = False, None
         if self._keep is not None and not name and mapping is not self._slab:
@@ -387,7 +412,7 @@ def decode(
 
     :param owner: what each mapping keeps alive.
     """
-    mappings = import_handles(handles, frame, session, private=framework == "torch", owner=owner)
+    mappings = import_handles(handles, frame, session, private=framework == "torch", within=True, owner=owner)
     return _decode(plain, mappings, framework), mappings
 
 
@@ -455,5 +480,7 @@ def _decode_state_dict(parts: Any, mappings: list[Any], framework: Framework) ->
     sent = messages.Manifest.from_plain(parts[1])
     chosen = [mappings[handle] for handle in parts[0]]
     check_storages(sent.storages, chosen)
+    if any(isinstance(memory, Inline) for memory in chosen):
+        raise ProtocolError("a state dict in a result is within the frame")
     specs, metadata = manifest.unpack(sent)
     return StateDict(specs, metadata, chosen, framework)

@@ -17,10 +17,10 @@ from sharedtensor.memory import SlabPool
 
 
 def test_tensors_are_shared_in_both_directions(client: st.Client) -> None:
-    x = st.empty((1000,), framework="numpy")
-    x[:] = np.arange(1000)
+    x = st.empty((10_000,), framework="numpy")
+    x[:] = np.arange(10_000)
     y = client.call("transform", x=x, scale=2, shift=1)
-    assert np.array_equal(y, 2 * np.arange(1000) + 1) and not y.flags.writeable
+    assert np.array_equal(y, 2 * np.arange(10_000) + 1) and not y.flags.writeable
     made = client._pool.made
     client.call("transform", x=x[::2].copy(), scale=2.0)
     assert client._pool.made == made + 1, "an ordinary array is copied into one slab"

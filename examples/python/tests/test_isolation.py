@@ -20,7 +20,7 @@ import pytest
 from conftest import Owner
 
 import sharedtensor as st
-from sharedtensor import calls, catalog, layout, tasks, values
+from sharedtensor import calls, catalog, layout, messages, tasks, values
 from sharedtensor.arrays import numpy_view
 from sharedtensor.memory import Slab, SlabPools, find
 from sharedtensor.session import Session
@@ -141,9 +141,27 @@ WAYS: dict[str, Way] = {
 }
 
 
+def slab_session(client: st.Client) -> Session:
+    """Returns a session that sends nothing within frames."""
+    session = client._session()
+    session.inline = False
+    return session
+
+
+@pytest.mark.parametrize("make", (filled, parts, views))
+def test_frame_has_no_bytes_of_other_memory(client: st.Client, make: Callable[[int, int], Any]) -> None:
+    session, pools = client._session(), SlabPools()
+    for nbytes in (1, 24, 200, 4096, 9000):
+        filled(SECRET, 20_000)  # freed at once
+        out = values.Outgoing(make(PUBLIC, max(nbytes, 24)), session, pools.arguments)
+        (handle,) = out.handles
+        assert not out.files and set(messages.Handle.decode(handle).blob) <= {0, PUBLIC}
+        out.close()
+
+
 @pytest.mark.parametrize("second", WAYS)
 def test_peer_reads_no_bytes_of_other_uses(client: st.Client, peer: Peer, second: str) -> None:
-    session = client._session()
+    session = slab_session(client)
     pools = SlabPools()
     for first, nbytes in itertools.product(WAYS, (200, 4096, 70_000)):
         for less in (0, 64, 1000):
@@ -159,7 +177,7 @@ def test_peer_reads_no_bytes_of_other_uses(client: st.Client, peer: Peer, second
 
 
 def test_slab_is_never_reused_for_another_purpose(client: st.Client, peer: Peer) -> None:
-    session, pools = client._session(), SlabPools()
+    session, pools = slab_session(client), SlabPools()
     used: dict[str, set[tuple[int, int]]] = {"publish": set(), "argument": set(), "result": set()}
     alive = [Slab(1) for _ in range(3)]  # inode numbers are not reused while these exist
     for _ in range(5):
@@ -181,7 +199,7 @@ def _inode(fd: int) -> tuple[int, int]:
 def test_slab_has_the_size_of_its_content(client: st.Client) -> None:
     pools = SlabPools()
     for nbytes in (9000, 8200, 100):
-        out = values.Outgoing({"x": filled(PUBLIC, nbytes)}, client._session(), pools.arguments)
+        out = values.Outgoing({"x": filled(PUBLIC, nbytes)}, slab_session(client), pools.arguments)
         assert [handle.nbytes for handle in out.handles] == [-(-nbytes // 256) * 256]
         assert out._slab is not None and out._slab.size == -(-nbytes // 4096) * 4096
         out.close()
@@ -215,8 +233,10 @@ def test_worker_receives_read_only_arguments(make_owner: Callable[..., Owner]) -
     owner = make_owner("serve", "--offers")
 
     def access(x: np.ndarray[Any, Any]) -> int:
+        assert not x.flags.writeable
         mapping = find(x.ctypes.data, x.nbytes)
-        assert mapping is not None
+        if mapping is None:  # it came within the frame
+            return os.O_RDONLY
         return fcntl.fcntl(mapping.fd, fcntl.F_GETFL) & os.O_ACCMODE
 
     with (
@@ -224,7 +244,7 @@ def test_worker_receives_read_only_arguments(make_owner: Callable[..., Owner]) -
         worker.offer(access=access),
         st.connect(owner.socket, framework="numpy") as caller,
     ):
-        for x in (st.empty(1000, framework="numpy"), np.ones(1000, np.float32)):
+        for x in (st.empty(1000, framework="numpy"), np.ones(10_000, np.float32), np.ones(1000, np.float32)):
             for writable in (False, True):
                 assert caller.call("access", x=x, writable=writable) == os.O_RDONLY, (type(x), writable)
 

@@ -40,7 +40,7 @@ def test_stats_count_memory_and_leases(client: st.Client) -> None:
     before = client.stats()
     model = client.acquire("base")
     client.publish("counted", {"x": np.ones(1000)})
-    client.call("transform", x=np.ones(3, np.float32), scale=1)
+    client.call("transform", x=np.ones(5000, np.float32), scale=1)
     after = client.stats()
     assert after.leases == before.leases + 1
     made = [
