@@ -30,6 +30,7 @@ type callKey struct{ protocol, method string }
 // callStats counts the calls of one method.
 type callStats struct {
 	requests prometheus.Observer
+	ok       prometheus.Counter // nil before the first success
 	calls    uint64
 	failures uint64
 	recent   []time.Duration // ring buffer of recentCalls
@@ -68,14 +69,19 @@ func newCalls(registry prometheus.Registerer) *Calls {
 // Observe counts a call that took d and ended with code, which is "ok" or one of the protocol's few error labels.
 // method must be a registered name, not one that a peer can choose.
 func (c *Calls) Observe(protocol, method, code string, d time.Duration) {
-	s := c.stats(callKey{protocol, method})
-	s.requests.Observe(d.Seconds())
-	c.requests.WithLabelValues(protocol, method, code).Inc()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s := c.statsLocked(callKey{protocol, method})
+	s.requests.Observe(d.Seconds())
 	s.calls++
 	if code != "ok" {
 		s.failures++
+		c.requests.WithLabelValues(protocol, method, code).Inc()
+	} else {
+		if s.ok == nil {
+			s.ok = c.requests.WithLabelValues(protocol, method, code) // resolving labels costs more than the rest
+		}
+		s.ok.Inc()
 	}
 	if len(s.recent) < recentCalls {
 		s.recent = append(s.recent, d)
@@ -85,9 +91,7 @@ func (c *Calls) Observe(protocol, method, code string, d time.Duration) {
 	s.next = (s.next + 1) % recentCalls
 }
 
-func (c *Calls) stats(key callKey) *callStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *Calls) statsLocked(key callKey) *callStats {
 	if s := c.methods[key]; s != nil {
 		return s
 	}
