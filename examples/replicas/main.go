@@ -57,7 +57,7 @@ func main() {
 	flag.IntVar(&o.port, "port", 9001, "the first of the ports for {port}")
 	flag.StringVar(&o.health, "health", "/health", "path of the replicas that answers 200 when they are ready")
 	flag.Var(&o.repeat, "repeat", "path whose requests may run twice; may be given several times")
-	flag.IntVar(&o.attempts, "attempts", 3, "how many replicas may end while they process one repeatable request")
+	flag.IntVar(&o.attempts, "attempts", 0, "how many replicas may end while they process one repeatable request; 0 is one more than -n")
 	flag.IntVar(&o.requests, "max-requests", 256, "requests in flight; more are refused with 503")
 	flag.Int64Var(&o.body, "max-body", 1<<20, "bytes of a request's body; more are refused with 413")
 	flag.Int64Var(&o.answer, "max-answer", 1<<20, "bytes of a repeatable request's answer that are held until it is complete")
@@ -73,6 +73,9 @@ func main() {
 	}
 	flag.Parse()
 	o.command = flag.Args()
+	if o.attempts == 0 {
+		o.attempts = o.replicas + 1 // all replicas may be killed at once
+	}
 	if len(o.command) == 0 || o.dir == "" || o.replicas < 1 || o.attempts < 1 || o.requests < 1 {
 		flag.Usage()
 		os.Exit(2)
@@ -102,7 +105,7 @@ func run(o options) error {
 	running, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p := newPool(o)
-	if err := p.stopSurplus(o); err != nil {
+	if err := stopAbove(o, o.replicas); err != nil { // an earlier front may have had more
 		return err
 	}
 	var group sync.WaitGroup
@@ -111,7 +114,7 @@ func run(o options) error {
 	}
 	server := &http.Server{
 		Handler: newFront(o, p), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		WriteTimeout: o.wait + o.timeout + 10*time.Second, // a client that does not read keeps its slot no longer
+		WriteTimeout: o.wait + o.timeout + 10*time.Second, // a client that reads nothing keeps its slot until then
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -125,7 +128,7 @@ func run(o options) error {
 	}
 	cancel()
 	group.Wait()
-	return err
+	return errors.Join(err, stopAbove(o, 0)) // a front that ends at once has not adopted them
 }
 
 // retried calls f until it succeeds, for at most a second: the kernel may not have closed the files of a killed front yet.

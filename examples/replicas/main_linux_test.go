@@ -90,8 +90,19 @@ func newFront(t *testing.T, env []string, args ...string) *front {
 	t.Cleanup(func() {
 		f.process.Process.Kill()
 		<-f.ended
-		f.start() // a front adopts replicas, and stops them at its end
+		f.start()                                                                                             // a front stops the replicas of earlier ones too
+		require.Eventually(t, func() bool { return f.replicas() != nil }, 30*time.Second, 5*time.Millisecond) // it handles signals
 		f.stop()
+		var left []string
+		environs, err := filepath.Glob("/proc/[0-9]*/environ")
+		require.NoError(t, err)
+		for _, file := range environs {
+			text, _ := os.ReadFile(file) // it may have ended
+			if strings.Contains(string(text), "SHAREDTENSOR_REPLICA="+dir+"#") {
+				left = append(left, file)
+			}
+		}
+		require.Empty(t, left, "replicas are left")
 		if t.Failed() {
 			t.Log(f.text())
 		}

@@ -34,15 +34,15 @@ func newPool(o options) *pool {
 	return p
 }
 
-// stopSurplus stops replicas of an earlier front that had more of them.
-func (p *pool) stopSurplus(o options) error {
-	surplus, err := marked(func(variable string) bool {
+// stopAbove stops the replicas of the directory with numbers above n, including replicas of earlier fronts.
+func stopAbove(o options, n int) error {
+	found, err := marked(func(variable string) bool {
 		text, found := strings.CutPrefix(variable, markPrefix(o.dir))
 		number, err := strconv.Atoi(text)
-		return found && err == nil && number > o.replicas
+		return found && err == nil && number > n
 	})
-	for _, process := range surplus {
-		log.Printf("pid %d is stopped: an earlier front had more replicas", process.pid)
+	for _, process := range found {
+		log.Printf("pid %d of an earlier front is stopped", process.pid)
 		process.stop(true, o.drain)
 	}
 	return err
