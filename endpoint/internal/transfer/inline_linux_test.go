@@ -233,9 +233,12 @@ func TestInPlaceResults(t *testing.T) {
 	require.NoError(t, err)
 	defer got.Close()
 	require.False(t, inFrame(t, got))
-	require.NoError(t, o.kept.Fill(3))
+	o.mu.Lock()
+	kept := o.kept
+	o.mu.Unlock()
+	require.NoError(t, kept.Fill(3))
 	require.Equal(t, []float32{3, 3, 3, 3}, fixture.Values(t, got))
-	require.NoError(t, o.kept.Close())
+	require.NoError(t, kept.Close())
 	for _, name := range []string{"managed", "cached", "task"} {
 		got, err := endpoint.Call[*tensor.Tensor](t.Context(), c, name, in)
 		require.NoError(t, err)
