@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -39,7 +40,8 @@ type FollowOptions struct {
 	// [ErrOlderVersion]. An owner that restarts without its models counts from 1 again, unless publishers set
 	// [PublishOptions.After]. By default the follower uses what the new owner publishes.
 	RefuseOlder bool
-	// NoWait makes Follow return before the first version is in use. Until then, Use and Current return [ErrNotFound].
+	// NoWait makes Follow return at once, also if no owner serves. Until the first version is in use, Use and Current return
+	// [ErrNotFound]. An error that waiting cannot resolve, such as [ErrPermission], ends the follower: they return it then.
 	NoWait bool
 }
 
@@ -115,19 +117,23 @@ func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx 
 	case prepare == nil:
 		return nil, fmt.Errorf("follow %s: %w: the function prepare is nil", status.Shown(name), ErrInvalid)
 	}
-	w, err := c.watch(ctx, true, name)
-	if err != nil {
-		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
+	if err := catalog.CheckName(name); err != nil {
+		return nil, fmt.Errorf("follow: %w: %w", status.ErrInvalid, err)
 	}
 	f := &Follower[T]{
 		client: c, name: name, opts: opts, prepare: prepare, ended: make(chan struct{}), ready: make(chan struct{}),
 		log: c.opts.Logger.With("name", message.CutText(name, status.MaxShown)),
 	}
 	f.ctx, f.stop = context.WithCancelCause(context.Background())
-	go f.run(w)
 	if opts.NoWait {
+		go f.begin()
 		return f, nil
 	}
+	w, err := c.watch(ctx, true, name)
+	if err != nil {
+		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
+	}
+	go f.run(w)
 	select {
 	case <-f.ready:
 		return f, nil
@@ -200,7 +206,7 @@ func (f *Follower[T]) closedError() error {
 // unusedError returns the reason why no version is in use.
 func (f *Follower[T]) unusedError() error {
 	if f.ctx.Err() != nil {
-		return f.closedError()
+		return context.Cause(f.ctx)
 	}
 	err := fmt.Errorf("%w: no version of %s is in use yet", status.ErrNotFound, status.Shown(f.name))
 	if refused := f.Status().Refused; refused != nil {
@@ -215,6 +221,24 @@ func (f *Follower[T]) Close() error {
 	f.stop(f.closedError())
 	<-f.ended
 	return nil
+}
+
+// begin waits for an owner, and then is run. An error that waiting cannot resolve ends the follower.
+func (f *Follower[T]) begin() {
+	if f.client.State() != StateConnected {
+		f.set(func(s *FollowStatus) { s.OwnerLost = true })
+	}
+	w, err := f.client.watch(f.ctx, true, f.name)
+	if err == nil {
+		if f.Status().OwnerLost {
+			f.set(func(s *FollowStatus) { s.OwnerLost = false })
+		}
+		f.run(w)
+		return
+	}
+	f.stop(err)
+	f.finish()
+	close(f.ended)
 }
 
 // run follows the name until the follower is closed or the watcher ends with the client.
@@ -244,6 +268,11 @@ func (f *Follower[T]) end(w *Watcher, events <-chan Event) {
 	w.Close()
 	for range events { // until watch has returned
 	}
+	f.finish()
+}
+
+// finish releases the version in use. No version is taken afterwards.
+func (f *Follower[T]) finish() {
 	f.mu.Lock()
 	f.over = true
 	f.status = FollowStatus{}

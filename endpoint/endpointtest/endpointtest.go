@@ -12,6 +12,11 @@
 //	p.Kill()                          // requests fail with endpoint.ErrUnavailable, or wait
 //	p.Restart()                       // clients reconnect
 //
+// [Fake] stands for an owner that only runs functions. For a program that acquires and follows models, a server without a
+// socket is the double: publish on it, and pass it where the program takes [endpoint.Models].
+//
+//	s, err := endpoint.NewServer(endpoint.ServerOptions{Local: true, Devices: devices})
+//
 // [Leaks] checks that a test leaves no descriptors, mappings or goroutines.
 package endpointtest
 
