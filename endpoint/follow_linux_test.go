@@ -453,46 +453,6 @@ func TestFollowNoWait(t *testing.T) {
 	require.ErrorIs(t, f.Use(func(endpoint.ModelVersion) error { return nil }), endpoint.ErrClosed)
 }
 
-// Without waiting, a worker starts before its owner. What waiting cannot resolve ends the follower with the reason.
-func TestFollowBeforeTheOwner(t *testing.T) {
-	drivertest.Leaks(t)
-	use := func(f *endpoint.Follower[endpoint.ModelVersion]) error {
-		return f.Use(func(endpoint.ModelVersion) error { return nil })
-	}
-	socket := proctest.SocketPath(t)
-	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{fixture.Device(t)}, Logger: fixture.Discard()})
-	require.NoError(t, err)
-	defer c.Close()
-	_, err = c.Follow(t.Context(), "m\n", endpoint.FollowOptions{NoWait: true})
-	require.ErrorIs(t, err, endpoint.ErrInvalid)
-	never, err := c.Follow(t.Context(), "never", endpoint.FollowOptions{NoWait: true})
-	require.NoError(t, err)
-	require.NoError(t, never.Close())
-	require.ErrorIs(t, use(never), endpoint.ErrClosed)
-	f, err := c.Follow(t.Context(), "m", endpoint.FollowOptions{NoWait: true})
-	require.NoError(t, err)
-	require.ErrorIs(t, use(f), endpoint.ErrNotFound)
-	proctest.Eventually(t, fixture.WaitLimit, "there is no owner", func() bool { return f.Status().OwnerLost })
-
-	o := fixture.Start(t)
-	o.Serve(socket)
-	proctest.Eventually(t, fixture.WaitLimit, "there is an owner", func() bool { return !f.Status().OwnerLost })
-	require.ErrorIs(t, use(f), endpoint.ErrNotFound)
-	o.Publish(fixture.Model{Name: "m", Seed: 1})
-	proctest.Eventually(t, fixture.WaitLimit, "version 1 is in use", func() bool { return use(f) == nil })
-	require.NoError(t, f.Close())
-
-	late, err := endpoint.NewClient(endpoint.ClientOptions{Socket: proctest.SocketPath(t), Devices: []driver.Device{fixture.Device(t)}, Logger: fixture.Discard()})
-	require.NoError(t, err)
-	lost, err := late.Follow(t.Context(), "m", endpoint.FollowOptions{NoWait: true})
-	require.NoError(t, err)
-	changed := lost.Changed()
-	require.NoError(t, late.Close())
-	<-changed
-	proctest.Eventually(t, fixture.WaitLimit, "the follower has ended", func() bool { return errors.Is(use(lost), endpoint.ErrClosed) })
-	require.NoError(t, lost.Close())
-}
-
 // A follower that refuses older versions keeps its version when a restarted owner counts from 1, and hands it back: a
 // reader publishes its mapped memory to the new owner, where the numbers continue.
 func TestFollowRefuseOlder(t *testing.T) {

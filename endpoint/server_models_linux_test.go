@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -89,9 +90,10 @@ func TestFunctionsUseTheWeightsOfTheirOwner(t *testing.T) {
 				}
 			}
 			require.Equal(t, endpoint.Superseded, held.State())
-			list, err := server.List(t.Context())
-			require.NoError(t, err)
-			require.Len(t, list[0].Versions, 2, "the newest and the one with a lease")
+			proctest.Eventually(t, fixture.WaitLimit, "only the newest version and the one with a lease are left", func() bool {
+				list, err := server.List(t.Context())
+				return err == nil && len(list[0].Versions) == 2
+			})
 			require.NoError(t, server.Close())
 			got, err := weight(held.StateDict())
 			require.NoError(t, err)
