@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"sync"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -196,8 +197,9 @@ func TestInlineResults(t *testing.T) {
 // withoutFeature returns another client of the owner, which lacks the feature.
 func withoutFeature(t *testing.T, c *endpoint.Client) *endpoint.Client {
 	t.Helper()
-	transport.Without = append(transport.Without, message.FeatureInline)
-	defer func() { transport.Without = transport.Without[:len(transport.Without)-1] }()
+	before := transport.Disable([]string{message.FeatureInline})
+	transport.Disable(append(slices.Clip(before), message.FeatureInline))
+	defer transport.Disable(before)
 	return fixture.AnotherClient(t, c, fixture.Device(t))
 }
 

@@ -4,13 +4,29 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Without lists features to disable. Tests run once without each feature that a peer may lack.
-var Without []string
+// without lists features to disable.
+var without atomic.Pointer[[]string]
+
+// Disable disables features for connections that begin afterwards, and returns those that were disabled before. Tests run
+// once without each feature that a peer may lack.
+func Disable(features []string) (before []string) {
+	if old := without.Swap(&features); old != nil {
+		return *old
+	}
+	return nil
+}
+
+// Disabled reports whether a feature is disabled.
+func Disabled(feature string) bool {
+	off := without.Load()
+	return off != nil && slices.Contains(*off, feature)
+}
 
 // Features returns the optional parts of the protocol that this module supports on connections with these limits.
 func Features(l wire.Limits) []string {
@@ -18,7 +34,7 @@ func Features(l wire.Limits) []string {
 	if l.WithDefaults().Ring > 0 {
 		list = append(list, message.FeatureRing)
 	}
-	return slices.DeleteFunc(list, func(f string) bool { return slices.Contains(Without, f) })
+	return slices.DeleteFunc(list, Disabled)
 }
 
 // Version returns the version of this module as built into the program, such as "v0.1.0", or "devel".
