@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"sync"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
