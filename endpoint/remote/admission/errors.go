@@ -97,7 +97,7 @@ func Kinds(err error) iter.Seq[Kind] {
 	return func(yield func(Kind) bool) {
 		for _, row := range kinds {
 			if row.err != nil {
-				if errors.Is(err, row.err) && !yield(row.kind) {
+				if errors.Is(err, row.err) && !ownerLeft(err, row.err) && !yield(row.kind) {
 					return
 				}
 				continue
@@ -108,6 +108,11 @@ func Kinds(err error) iter.Seq[Kind] {
 			}
 		}
 	}
+}
+
+// ownerLeft reports whether a context was cancelled because the owner has left: no client cancelled the request then.
+func ownerLeft(err, matched error) bool {
+	return matched == context.Canceled && errors.Is(err, endpoint.ErrUnavailable)
 }
 
 // KindOf returns the kind of err, which is [Internal] for other errors.
