@@ -233,7 +233,7 @@ func TestUnauthenticatedClientsShareLittleMemory(t *testing.T) {
 
 	after := held(t, gw, debug)
 	t.Logf("%d MiB sent, %d MiB held before, %d MiB after", a.sent.Load()>>20, before>>20, after>>20)
-	require.Less(t, after-before, int64(64<<20))
+	require.Less(t, after-before, int64(64<<20*memoryFactor))
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, gw.HTTP()+"/v1/status", http.NoBody)
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ func TestWriteFailsIfUnread(t *testing.T) {
 // A client that reads slowly gets the whole answer, although it takes many stall times.
 func TestSlowClientReceivesAll(t *testing.T) {
 	t.Parallel()
-	const stall, size = 2 * time.Second, 32 << 20
+	const stall, size = 6 * time.Second, 32 << 20
 	file := filepath.Join(t.TempDir(), "file")
 	content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 	require.NoError(t, os.WriteFile(file, content, 0o600))

@@ -33,6 +33,9 @@ func Protect(server *http.Server, stall time.Duration) {
 	}
 	handler := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The server looks at the body of its own request to decide whether it must wait before it closes the connection: a
+		// client that still sends would lose the answer.
+		r = r.WithContext(r.Context())
 		if r.ProtoMajor >= 2 {
 			serveStream(w, r, handler, stall)
 			return
