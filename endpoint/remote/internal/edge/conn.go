@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Expectation is what the peer of a connection owes.
+// Expectation describes the data that the peer of a connection owes.
 type Expectation int
 
 // Nothing means that the connection may be idle. More means that each byte extends the deadline of the next one. End means

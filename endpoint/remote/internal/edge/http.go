@@ -33,8 +33,8 @@ func Protect(server *http.Server, stall time.Duration) {
 	}
 	handler := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The server looks at the body of its own request to decide whether it must wait before it closes the connection: a
-		// client that still sends would lose the answer.
+		// The server keeps its request unchanged: it waits before it closes a connection whose body has not been read, so that
+		// the client receives the answer.
 		r = r.WithContext(r.Context())
 		if r.ProtoMajor >= 2 {
 			serveStream(w, r, handler, stall)
@@ -153,7 +153,7 @@ type streamWriter struct {
 	stall   time.Duration
 
 	mu     sync.Mutex
-	caller bool // the caller has set a deadline, which replaces those of writes
+	caller bool // the caller has set a deadline, which replaces the deadlines of writes
 }
 
 func (w *streamWriter) arm(at time.Time) {
