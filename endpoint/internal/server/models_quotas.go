@@ -51,13 +51,19 @@ type charge struct {
 	Usage
 }
 
+// usageOf returns the usage of one version without its bytes.
+func usageOf(m *message.Manifest, handles []message.Handle, digests bool) Usage {
+	u := Usage{Versions: 1, Storages: len(handles), Manifests: ManifestCost(m)}
+	if digests {
+		u.Manifests += int64(digestCost * m.Len())
+	}
+	return u
+}
+
 // newCharge returns the charge of a publication. It covers all memory of its descriptors, including parts that no
 // handle refers to.
 func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
-	c := charge{session: session, Usage: Usage{Versions: 1, Storages: len(in.Handles), Manifests: ManifestCost(&in.Manifest)}}
-	if in.Digests {
-		c.Manifests += int64(digestCost * in.Manifest.Len())
-	}
+	c := charge{session: session, Usage: usageOf(&in.Manifest, in.Handles, in.Digests)}
 	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
 		if n > math.MaxInt64-uint64(c.Bytes) {

@@ -61,15 +61,17 @@ func previous(info catalog.Info) uint64 {
 	return 0
 }
 
-// chargeAgain charges a session for the content of another version.
+// chargeAgain charges a session for the content of another version: as its publisher, if that was a client.
 func (r *record) chargeAgain(session uint64, old *record) error {
-	var manifest message.Manifest
-	if err := message.Unmarshal(old.export.Manifest, &manifest); err != nil {
-		return err
+	c := charge{session: session, Usage: old.charge.Usage}
+	if old.charge == (charge{}) {
+		var manifest message.Manifest
+		if err := message.Unmarshal(old.export.Manifest, &manifest); err != nil {
+			return err
+		}
+		c.Usage = usageOf(&manifest, old.export.Handles, r.Digests)
+		c.Bytes = old.StateDict.Bytes()
 	}
-	c := charge{session: session, Usage: Usage{
-		Versions: 1, Storages: len(old.export.Handles), Bytes: old.StateDict.Bytes(), Manifests: ManifestCost(&manifest),
-	}}
 	if err := r.models.quotas.take(c, r.models.Limits.Publish, r.models.Limits.PublishTotal); err != nil {
 		return err
 	}

@@ -395,3 +395,36 @@ func boolInt(b bool) int {
 	}
 	return 0
 }
+
+// A rollback is charged like the publication of the same version by a client: with all memory of its descriptors, also
+// that outside of its tensors, and with the digests that the owner computes.
+func TestRollbackCharge(t *testing.T) {
+	t.Parallel()
+	for _, digests := range []bool{false, true} {
+		s := newStepsTest(t, new(keep.Files), new(faults))
+		charged := func(session uint64) Usage {
+			s.Models.quotas.mu.Lock()
+			defer s.Models.quotas.mu.Unlock()
+			return *s.Models.quotas.by[session]
+		}
+		publish := func(name string, value byte) Publication {
+			return Publication{Name: name, StateDict: s.pair(t, value), Digests: digests}
+		}
+		require.NoError(t, s.receive(t, publish("m", 1)))
+		want := charged(s.Sessions.Self().ID)
+		require.Greater(t, want.Bytes, int64(8), "the descriptors have more memory than the tensors")
+		require.NoError(t, s.receive(t, publish("m", 2)))
+		_, err := s.Models.Rollback(t.Context(), "m", 1, catalog.Holder{}, 9)
+		require.NoError(t, err)
+		require.Equal(t, want, charged(9), "of a version of a client")
+
+		for value := range byte(2) {
+			_, err := s.Models.Publish(t.Context(), publish("own", value))
+			require.NoError(t, err)
+		}
+		_, err = s.Models.Rollback(t.Context(), "own", 1, catalog.Holder{}, 8)
+		require.NoError(t, err)
+		require.Equal(t, want.Manifests, charged(8).Manifests, "of a version of the server's own process")
+		s.close(t)
+	}
+}
