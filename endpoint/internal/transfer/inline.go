@@ -79,19 +79,8 @@ func contentOf(s *tensor.Storage) ([]byte, error) {
 	return bytes.Clone(data), nil
 }
 
-// ExportOrInline is [ExportStorages] that sends small memory within the frame if agreed is set: memory that has arrived
-// in this way, and with own that of this process to which only the payload refers.
-func ExportOrInline(value message.RawMessage, storages []*tensor.Storage, agreed, own bool) (*Export, error) {
-	var in *inlines
-	if agreed {
-		var err error
-		if in, err = inline(value, storages, own); err != nil {
-			return nil, err
-		}
-	}
-	if in == nil {
-		return ExportStorages(storages)
-	}
+// export exports the storages of a message. in has those within the frame.
+func (in *inlines) export(storages []*tensor.Storage) (*Export, error) {
 	out, err := ExportStorages(in.rest)
 	if err != nil {
 		return nil, err
@@ -107,12 +96,29 @@ func ExportOrInline(value message.RawMessage, storages []*tensor.Storage, agreed
 	return out, nil
 }
 
+// ExportOrInline is [ExportStorages] that sends small memory within the frame if agreed is set: memory that has arrived
+// in this way, and with own that of this process to which only the payload refers.
+func ExportOrInline(value message.RawMessage, storages []*tensor.Storage, agreed, own bool) (*Export, error) {
+	if !agreed {
+		return ExportStorages(storages)
+	}
+	in, err := inline(value, storages, own)
+	switch {
+	case err != nil:
+		return nil, err
+	case in == nil:
+		return ExportStorages(storages)
+	}
+	return in.export(storages)
+}
+
 // ShareInline exports a result with small memory within the frame. It returns nil if there is none.
 func (p *Slabs) ShareInline(value message.RawMessage, storages []*tensor.Storage) (*SlabExport, error) {
-	if !slices.ContainsFunc(storages, func(s *tensor.Storage) bool { return s.Bytes() <= message.MaxInline && inlinable(s, true) }) {
-		return nil, nil
+	in, err := inline(value, storages, true)
+	if in == nil || err != nil {
+		return nil, err
 	}
-	out, err := ExportOrInline(value, storages, true, true)
+	out, err := in.export(storages)
 	if err != nil {
 		return nil, err
 	}
