@@ -51,8 +51,8 @@ type Client struct {
 	opts ClientOptions
 }
 
-// Dial connects to an owner. A server of this process has one second to begin to serve; its own functions use the methods of
-// [Server] instead of a client. Errors: [ErrUnavailable] if no owner serves on the socket, [ErrPermission] if the owner is
+// Dial connects to an owner. Dial waits one second until a server of this process serves. Functions of the server use the
+// methods of [Server] instead of a client. Errors: [ErrUnavailable] if no owner serves on the socket, [ErrPermission] if the owner is
 // another user or refuses this one, [ErrProtocol] if it uses another protocol version, and the cause of ctx.
 func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c, err := makeClient(opts)

@@ -97,7 +97,8 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 }
 
 // Follow attaches the newest version of a name and each newer one that is published, until the follower is closed. m is
-// a client, or the server whose function uses the version. It waits for an owner and the first version until ctx ends; afterwards ctx has no effect.
+// a client, or the server whose function uses the version. Follow waits for an owner and the first version until ctx ends;
+// afterwards ctx has no effect.
 //
 // prepare builds what requests need from a version, such as views of its tensors, once for each version. It runs after
 // Validate and borrows the state dict until the version is unmapped. An error refuses the version as an error of
@@ -223,7 +224,7 @@ func (f *Follower[T]) Close() error {
 	return nil
 }
 
-// begin waits for an owner, and then is run. An error that waiting cannot resolve ends the follower.
+// begin waits for an owner and calls run. An error that waiting cannot resolve ends the follower.
 func (f *Follower[T]) begin() {
 	if f.client.State() != StateConnected {
 		f.set(func(s *FollowStatus) { s.OwnerLost = true })

@@ -28,7 +28,8 @@ type Server struct {
 
 // NewServer binds the socket and returns a server without models. Clients that connect before Serve wait in the
 // kernel's queue. Publish before Serve so that the first client finds the models. Errors: [ErrInUse] if a live owner
-// has the socket (see [ServerOptions].LockWait), [ErrPermission] if others may write to its directory, [ErrConfiguration] for invalid options.
+// has the socket (see [ServerOptions].LockWait), [ErrPermission] if others may write to its directory, [ErrConfiguration]
+// for invalid options.
 func NewServer(opts ServerOptions) (*Server, error) {
 	if opts.Local && (opts.Socket != "" || opts.Listener != nil) {
 		return nil, status.Configuration(fmt.Errorf("%w: a local server has no socket", status.ErrInvalid))

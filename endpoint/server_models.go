@@ -12,7 +12,7 @@ type Models interface {
 	Acquire(ctx context.Context, name string, opts AcquireOptions) (*Handle, error)
 	// Watch reports changes of names. See [Client.Watch].
 	Watch(ctx context.Context, names ...string) (*Watcher, error)
-	// models returns the client that does it; nil for a nil client or server.
+	// models returns the client that implements the methods; nil for a nil client or server.
 	models() *Client
 }
 

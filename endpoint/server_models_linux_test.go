@@ -37,8 +37,8 @@ func weight(sd *module.StateDict) (float32, error) {
 	return tensor.Item[float32](w)
 }
 
-// Functions of an owner use the weights that it owns, whoever published them and whether or not it serves: they see each new
-// version, pin the one that they use, and keep it when the server has been closed.
+// Functions of an owner use the weights that it owns, from every publisher and also before Serve. They see each new version,
+// pin the version in use, and keep it after the server was closed.
 func TestFunctionsUseTheWeightsOfTheirOwner(t *testing.T) {
 	for name, opts := range map[string]endpoint.ServerOptions{
 		"with a socket": {Socket: filepath.Join(t.TempDir(), "s")},

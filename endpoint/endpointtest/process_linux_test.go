@@ -113,8 +113,8 @@ func TestProcessRestart(t *testing.T) {
 	require.NotEqual(t, running, p.PID(), "a running process is killed first")
 }
 
-// Requests that change nothing wait for the next owner, also if they were in flight when the owner was killed. A request is
-// repeated once, so that one that kills its owner does not kill each: every loop goes on before the next kill.
+// Requests without effects wait for the next owner, also if they were in flight when the owner was killed. A request is
+// repeated only once, because it may be the cause of the owner's end. Every loop therefore advances before the next kill.
 func TestRequestsSurviveKilledOwners(t *testing.T) {
 	endpointtest.Leaks(t)
 	p := endpointtest.StartProcess(t, "7")

@@ -171,7 +171,7 @@ func fillBytes(data []byte, value byte) {
 // BenchmarkResult requests filled tensors, in reused memory, in fresh memory, and as a loaned sample of iceoryx2. It
 // reports the duration without the fill, which measures the transport, beside the whole duration. A fill of some size
 // takes longer than both sides poll, and replaces what the processor's caches hold. Two cases separate that from the cost
-// of the memory: the same fill of memory that is not sent, and a result of which only two bytes are written.
+// of the memory: the same fill of memory that is not sent, and a result with only two written bytes.
 func BenchmarkResult(b *testing.B) {
 	for _, size := range []int64{1 << 10, 1 << 20, 8 << 20, 64 << 20} {
 		for _, memory := range []string{reused, fresh, touched, private, cached} {

@@ -174,7 +174,7 @@ func (m *Models) Withdraw(ctx context.Context, name string, current *uint64) err
 		return err
 	}
 	if err != nil && current != nil {
-		return err // versions that were not adopted are not current
+		return err // only an adopted version can be current
 	}
 	if freed, failed := m.withdrawNotAdopted(name); failed != nil {
 		return failed

@@ -81,7 +81,7 @@ func (j *digestJob) adopt(tensors []byte) {
 	j.finish(nil)
 }
 
-// start queues the job of a published version, unless the catalog has freed that meanwhile. j may be nil.
+// start queues the job of a published version, unless the catalog has freed the version already. j may be nil.
 func (d *digester) start(j *digestJob, version uint64) {
 	if j == nil {
 		return
@@ -122,7 +122,7 @@ func (d *digester) endLocked(j *digestJob) func(error) {
 	if j.begun {
 		return j.stop
 	}
-	j.begun = true // prevents that run starts it
+	j.begun = true // run does not start it
 	d.queue = slices.DeleteFunc(d.queue, func(k *digestJob) bool { return k == j })
 	return func(why error) {
 		j.stop(why)

@@ -38,8 +38,7 @@ func (m *Models) HandOver(ctx context.Context, id string) (_ string, files map[s
 	return id, files, nil
 }
 
-// Left refuses changes, because a successor serves. The store releases its descriptors, of which the successor has its
-// own.
+// Left refuses changes, because a successor serves. The store releases its descriptors; the successor has duplicates.
 func (m *Models) Left() {
 	m.changes.open(true)
 	if s, ok := m.store.(interface{ Forget() }); ok {

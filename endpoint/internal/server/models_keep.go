@@ -42,7 +42,7 @@ type stored struct {
 	// Guarded by keeping.mu after done.
 	id       uint64
 	recorded bool // the journal has the version
-	adopted  bool // an earlier owner has recorded the version, and this one has not published it
+	adopted  bool // recorded by an earlier owner, and not yet published by this server
 	dropped  bool // the record is closed
 }
 
@@ -155,8 +155,8 @@ func (k *keeping) digested(s *stored, tensors []byte) {
 	}
 }
 
-// drop removes the memory of a closed record from the store, unless the next owner adopts it: after finish, and if this owner
-// failed to adopt it. s may be nil.
+// drop removes the memory of a closed record from the store. It leaves the memory to the next owner after finish, and if
+// this owner failed to adopt the version. s may be nil.
 func (k *keeping) drop(s *stored) {
 	if k == nil || s == nil {
 		return
@@ -199,7 +199,8 @@ func (k *keeping) replace(with *keep.Keep, ids map[*record]uint64) {
 	k.Keep, k.closed = with, k.final
 }
 
-// finish leaves the versions to the next owner, also those that are freed later. With final this cannot be reverted.
+// finish leaves the versions to the next owner, including versions that are freed later. With final, replace does not
+// revert that.
 func (k *keeping) finish(final bool) {
 	if k != nil {
 		k.mu.Lock()

@@ -168,7 +168,7 @@ func (s *stepsTest) receive(t *testing.T, p Publication) error {
 	return err
 }
 
-// state is what a failed publication must not change.
+// state must be the same after a failed publication.
 type state struct {
 	versions map[string][]uint64
 	use      Usage

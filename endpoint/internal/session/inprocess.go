@@ -12,12 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// serveWait is the longest time that a client of this process waits for Serve. Programs start both at the same time; one that
-// dials before it calls Serve must learn why that cannot work.
+// serveWait is the time that a client of this process waits for Serve. Programs start both at the same time. A program that
+// dials before it calls Serve receives an error with the remedy.
 const serveWait = time.Second
 
-// Connect starts a session for a client in this process. It waits for up to serveWait until the server serves. It returns the client's end of the pipe and the server's hello. The caller closes
-// the pipe.
+// Connect starts a session for a client in this process. It waits for up to serveWait until the server serves. It returns
+// the client's end of the pipe and the server's hello. The caller closes the pipe.
 func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*transport.Pipe, message.Hello, error) {
 	limit := time.NewTimer(serveWait)
 	defer limit.Stop()

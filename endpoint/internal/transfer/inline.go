@@ -15,15 +15,15 @@ import (
 )
 
 // Small host memory of results and arguments may travel within the frame. Without a descriptor and a mapping it costs
-// less, unless both sides keep the mapping. The receiver has a copy. Memory that a process could still write in place
-// is therefore sent in place: that of others, and that to which someone has another reference.
+// less, unless both sides keep the mapping. The receiver has a copy. Memory that may still be written is therefore not
+// copied: memory of other processes, and memory with further references.
 
 // stateDictTag is the head of a state dict in a payload.
 var stateDictTag = message.AppendHead(nil, message.MajorTag, message.TagStateDict)
 
 // inlines are the handles of the storages that a message carries within its frame, and the other storages.
 type inlines struct {
-	handles []message.Handle // one for each storage; those of rest have no kind
+	handles []message.Handle // one for each storage; the handles of rest have no kind
 	rest    []*tensor.Storage
 }
 
@@ -58,7 +58,7 @@ func inline(value message.RawMessage, storages []*tensor.Storage, own bool) (*in
 	return out, nil
 }
 
-// inlinable reports whether no process can tell memory from a copy.
+// inlinable reports whether memory has no more writers, so that a copy can replace it.
 func inlinable(s *tensor.Storage, own bool) bool {
 	mem := s.Memory()
 	if _, arrived := mem.(*inlined); arrived {
@@ -97,7 +97,7 @@ func (in *inlines) export(storages []*tensor.Storage) (*Export, error) {
 }
 
 // ExportOrInline is [ExportStorages] that sends small memory within the frame if agreed is set: memory that has arrived
-// in this way, and with own that of this process to which only the payload refers.
+// in this way, and with own also memory of this process to which only the payload refers.
 func ExportOrInline(value message.RawMessage, storages []*tensor.Storage, agreed, own bool) (*Export, error) {
 	if !agreed {
 		return ExportStorages(storages)
@@ -125,7 +125,7 @@ func (p *Slabs) ShareInline(value message.RawMessage, storages []*tensor.Storage
 	return &SlabExport{Export: *out, Loans: Loans{slabs: p}}, nil
 }
 
-// AnyInline reports whether a handle contains the memory itself.
+// AnyInline reports whether any handle contains the memory itself.
 func AnyInline(handles []message.Handle) bool {
 	return slices.ContainsFunc(handles, func(h message.Handle) bool { return h.Inline() })
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// madeIn asks for tensors. The elements are counted in bytes.
+// madeIn requests tensors. The elements are counted in bytes.
 type madeIn struct {
 	Bytes   []int64
 	DType   string

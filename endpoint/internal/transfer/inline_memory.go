@@ -24,10 +24,10 @@ type inlined struct {
 
 var _ driver.Mapped = (*inlined)(nil)
 
-// inlineAlignment is the alignment of the bytes, which publishers of tensors have too.
+// inlineAlignment is the alignment of the bytes. Publishers of tensors use the same.
 const inlineAlignment = 64
 
-// aligned returns n zero bytes at a multiple of inlineAlignment, as which Go allocates sizes that are multiples of it.
+// aligned returns n zero bytes at a multiple of inlineAlignment. Go aligns an allocation like that if its size is a multiple.
 func aligned(n int) []byte {
 	size := max(n+inlineAlignment-1, inlineAlignment) / inlineAlignment * inlineAlignment
 	return make([]byte, size)[:n:n]

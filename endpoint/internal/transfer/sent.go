@@ -48,10 +48,10 @@ func (p *Slabs) AllowRepeats() {
 	p.repeats = true
 }
 
-// ShareAgain numbers the memory of a result that may be sent again. handles and files are those of the result, which keeps
-// them. A storage gets a number when it is sent for the second time. Once the client has confirmed that it keeps the
-// memory mapped, the handle has only the number. The returned handles and files replace those of the message. The caller
-// calls MarkUnsent of the loans if the client does not receive it.
+// ShareAgain numbers the memory of a result that may be sent again. It borrows the handles and files of the result. A
+// storage gets a number when it is sent for the second time. After the client has confirmed that it keeps the memory
+// mapped, the handle has only the number. The message contains the returned handles and files. If the client does not
+// receive it, the caller calls MarkUnsent of the loans.
 func (p *Slabs) ShareAgain(r *Sent, storages []*tensor.Storage, handles []message.Handle, files []*os.File) ([]message.Handle, []*os.File, Loans) {
 	out := Loans{slabs: p}
 	if len(files) == 0 {

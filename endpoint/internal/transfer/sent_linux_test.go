@@ -210,7 +210,7 @@ func TestRepeatedResultsInAnyOrder(t *testing.T) {
 	}
 }
 
-// An answer that the client has not processed keeps its number, whatever happens to the result and the other mappings.
+// An answer keeps its number until the client has processed it, also after the end of the result and of other mappings.
 func TestNumberOutlivesItsResult(t *testing.T) {
 	drivertest.Leaks(t)
 	e := newSlabEnds(t, 1<<20)

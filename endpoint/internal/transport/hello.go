@@ -13,8 +13,8 @@ import (
 // without lists features to disable.
 var without atomic.Pointer[[]string]
 
-// Disable disables features for connections that begin afterwards, and returns those that were disabled before. Tests run
-// once without each feature that a peer may lack.
+// Disable disables features for connections that begin afterwards, and returns the previous list. Tests run once without
+// each feature that a peer may lack.
 func Disable(features []string) (before []string) {
 	if old := without.Swap(&features); old != nil {
 		return *old
