@@ -152,7 +152,7 @@ func TestUnfinishedNATSClientsEnd(t *testing.T) {
 	for name, sent := range map[string]string{
 		"nothing":   "",
 		"connect":   connect[:20],
-		"payload":   connect + "PUB a 100000\r\nxxx",
+		"payload":   connect + "PUB a 100000\r\nabc",
 		"headers":   connect + "HPUB a 1000 1000\r\nNATS/1.0\r\nA: ",
 		"line":      connect + "PUB a",
 		"no answer": connect,
