@@ -138,7 +138,8 @@ func (m *Message) unmarshal(encoded mem.BufferSlice, charged *Charged) error {
 		}
 		if m.Name.refuses(number, rest[at:]) {
 			m.Free()
-			return proto.Unmarshal(m.Name.kept(&c), m.Head)
+			rest = m.Name.kept(encoded)
+			break
 		}
 	}
 	if err := charged.charge(rest, m.Head); err != nil {

@@ -1,12 +1,15 @@
 package bulk
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // Name checks a text field of a message when it is read. The rest of a refused message is not decoded.
 type Name struct {
 	// Field is the number of the field.
 	Field protowire.Number
-	// Keep is a field that a refused message keeps, such as its id. 0 means none.
+	// Keep is a field that a refused message keeps, such as its id, before or after the name. 0 means none.
 	Keep protowire.Number
 	// Check returns an error if the message is refused. A field that occurs more than once is checked each time.
 	Check func(name string) error
@@ -37,7 +40,8 @@ func (n *Name) refuses(number protowire.Number, field []byte) bool {
 }
 
 // kept returns the encoding of the field of a refused message that is kept.
-func (n *Name) kept(c *cursor) (field []byte) {
+func (n *Name) kept(encoded mem.BufferSlice) (field []byte) {
+	c := cursor{buffers: encoded, left: encoded.Len()}
 	for n.Keep != 0 && c.left > 0 {
 		tag, err := c.varint()
 		if err != nil {

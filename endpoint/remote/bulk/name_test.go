@@ -2,6 +2,8 @@ package bulk
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,8 +54,16 @@ func TestNamesAreCheckedFirst(t *testing.T) {
 	}
 	name := &Name{Field: 7, Keep: 1, Check: func(string) error { return refused }}
 	message := &Message{Head: &pb.SourceContext{}, Field: 9, Name: name}
-	require.NoError(t, message.unmarshal(mem.BufferSlice{mem.SliceBuffer(append(append(field(7, "n"), field(5, "x")...), field(1, "id")...))}, nil))
-	require.ErrorIs(t, name.Err(), refused)
-	require.Equal(t, "id", message.Head.(*pb.SourceContext).FileName)
+	id := field(1, "id")
+	for _, encoded := range [][]byte{slices.Concat(field(7, "n"), field(5, "x"), id), slices.Concat(id, field(7, "n"))} {
+		require.NoError(t, message.unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, nil))
+		require.ErrorIs(t, name.Err(), refused)
+		require.Equal(t, "id", message.Head.(*pb.SourceContext).FileName)
+	}
+	charged := int64(0)
+	receive := &Charged{Charge: func(n int64) error { charged += n; return nil }}
+	long := slices.Concat(field(7, "n"), field(1, strings.Repeat("i", 1<<20)))
+	require.NoError(t, message.unmarshal(mem.BufferSlice{mem.SliceBuffer(long)}, receive))
+	require.Greater(t, charged, int64(1<<20), "the kept field is charged")
 	require.NoError(t, (*Name)(nil).Err())
 }

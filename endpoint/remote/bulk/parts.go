@@ -175,7 +175,8 @@ func (p *Parts) unmarshal(encoded mem.BufferSlice, charged *Charged) error {
 		}
 		if p.Name.refuses(number, rest[at:]) {
 			p.Free()
-			return proto.Unmarshal(p.Name.kept(&c), p.Head)
+			rest = p.Name.kept(encoded)
+			break
 		}
 	}
 	if err := charged.charge(rest, p.Head); err != nil {
