@@ -11,14 +11,14 @@ import (
 type Writer struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	hasBody bool // of the request
+	close   bool // the connection, if the request is refused
 	status  int
 	bytes   int64
 }
 
 // New wraps w, which answers r.
 func New(w http.ResponseWriter, r *http.Request) *Writer {
-	return &Writer{ResponseWriter: w, control: http.NewResponseController(w), hasBody: r.ContentLength != 0}
+	return &Writer{ResponseWriter: w, control: http.NewResponseController(w), close: r.ContentLength != 0 && r.ProtoMajor == 1}
 }
 
 // Status returns the status that was sent, or 0 if none was.
@@ -39,8 +39,8 @@ func (w *Writer) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
 	}
-	if w.hasBody && (status == http.StatusUnauthorized || status == http.StatusForbidden) {
-		// Otherwise the server waits for the body of a refused request before it sends the answer.
+	if w.close && (status == http.StatusUnauthorized || status == http.StatusForbidden) {
+		// Otherwise the server waits for the body before it sends the answer. Streams of HTTP/2 do not wait.
 		w.Header().Set("Connection", "close")
 	}
 	w.ResponseWriter.WriteHeader(status)
