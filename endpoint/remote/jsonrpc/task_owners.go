@@ -119,6 +119,7 @@ func (o *taskOwners) record(ctx context.Context, task string) error {
 	line, _ := json.Marshal(one) // cannot fail: strings only
 	o.lines++
 	if _, err := o.file.Write(append(line, '\n')); err != nil {
+		o.lines = 2 * maxTaskOwners // the line may be incomplete: the next record rewrites the file
 		return fmt.Errorf("%w: the owner of task %q cannot be recorded", endpoint.ErrUnavailable, task)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
@@ -71,6 +72,30 @@ func TestTaskOwnersAreBounded(t *testing.T) {
 	require.LessOrEqual(t, o.lines, 2*maxTaskOwners)
 	require.NoError(t, o.record(writer, strconv.Itoa(2*maxTaskOwners)))
 	require.Len(t, o.order, maxTaskOwners, "a task is recorded once")
+}
+
+// A record after a failed write is stored, also if the failed one left an incomplete line.
+func TestTaskOwnersAfterFailedWrite(t *testing.T) {
+	t.Parallel()
+	writer := rights.WithIdentity(t.Context(), rights.Identity{Method: rights.MethodToken, Name: "writer", Rights: &rights.Set{}})
+	dir := t.TempDir()
+	o, err := openTaskOwners(dir)
+	require.NoError(t, err)
+	_, err = o.file.WriteString(`{"task":"cut`)
+	require.NoError(t, err)
+	readOnly, err := os.Open(o.path)
+	require.NoError(t, err)
+	file := o.file
+	o.file = readOnly
+	require.ErrorIs(t, o.record(writer, "failed"), endpoint.ErrUnavailable)
+	require.NoError(t, readOnly.Close())
+	o.file = file
+	require.NoError(t, o.record(writer, "stored"))
+	require.NoError(t, o.Close())
+	o, err = openTaskOwners(dir)
+	require.NoError(t, err)
+	require.NoError(t, o.check(writer, "stored"))
+	require.NoError(t, o.Close())
 }
 
 func read(t *testing.T, dir string) []byte {
