@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/bytesize"
+	"github.com/sharedtensor/sharedtensor/internal/trusted"
 )
 
 // rule is one rule of a policy. Rules have the form of those of an owner's policy (sharedtensor serve --policy) and add up
@@ -74,26 +74,11 @@ func (b *size) UnmarshalYAML(node *yaml.Node) error {
 // maxPolicyBytes limits the file of a policy.
 const maxPolicyBytes = 1 << 20
 
-// Read reads and checks a policy. It refuses a file that other users can write, because they could give themselves
+// Read reads and checks a policy. It refuses a file that other users can write, because they could give themselves rights.
 func Read(path string) (*Policy, error) {
-	f, err := os.Open(path)
+	data, err := trusted.ReadFile(path, maxPolicyBytes)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close() // best effort: the file was only read
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("%s has mode %#o: others may write it; run chmod go-w on it", path, info.Mode().Perm())
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxPolicyBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxPolicyBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, maxPolicyBytes)
 	}
 	rules, err := parsePolicy(data)
 	if err != nil {

@@ -54,6 +54,7 @@ var Table = []Row{
 	{Package: "driver"},
 	{Package: "driver/internal/reaper"},
 	{Package: "task/panics"},
+	{Package: "internal/trusted", Ours: []string{"internal/userns"}},
 	{Package: "cache", Ours: []string{"internal/ended", "task/panics"}},
 	{Package: "task", Ours: []string{"internal/ended", "task/panics"}},
 	{Package: "wire/internal/ring", Theirs: []string{xsys}},
@@ -155,7 +156,7 @@ var Table = []Row{
 	{Package: "endpoint/metrics", Ours: []string{"endpoint", "endpoint/access", "driver"}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host", "endpoint/keeper"}, belowEndpoint...)},
 	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar, xterm}},
-	{Package: "cmd/sharedtensor/internal/policyfile", Ours: []string{"internal/userns", "endpoint/access"}, Theirs: []string{yaml}},
+	{Package: "cmd/sharedtensor/internal/policyfile", Ours: []string{"internal/trusted", "endpoint/access"}, Theirs: []string{yaml}},
 	{Package: "cmd/sharedtensor/internal/systemd", Ours: []string{"cmd/sharedtensor/internal/term"}},
 	{
 		Package: "cmd/sharedtensor/internal/cli", Theirs: []string{cobra},

@@ -20,14 +20,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/user"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
-	"github.com/sharedtensor/sharedtensor/internal/userns"
+	"github.com/sharedtensor/sharedtensor/internal/trusted"
 )
 
 // MaxBytes limits the size of a policy file.
@@ -70,7 +69,7 @@ func (i *id) UnmarshalYAML(node *yaml.Node) error {
 // Load reads and checks a policy file. It resolves names of users and groups once, with the databases of this host. It
 // refuses a file that other users can write, because they could give themselves rights.
 func Load(path string) (*access.Policy, error) {
-	data, err := read(path)
+	data, err := trusted.ReadFile(path, MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
@@ -79,33 +78,6 @@ func Load(path string) (*access.Policy, error) {
 		return nil, fmt.Errorf("policy %s: %w", path, err)
 	}
 	return policy, nil
-}
-
-// read returns the content of a file that only root and this process's user can write.
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	switch mode := info.Mode(); {
-	case !mode.IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case mode.Perm()&0o022 != 0:
-		return nil, fmt.Errorf("%s has mode %#o: others may write it; run chmod go-w on it", path, mode.Perm())
-	}
-	if uid, known := ownerOf(info); known && uid != 0 && !userns.Self(uint32(uid)) {
-		return nil, fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d", path, uid, os.Geteuid())
-	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err == nil && len(data) > MaxBytes {
-		err = fmt.Errorf("%s has more than %d bytes", path, MaxBytes)
-	}
-	return data, err
 }
 
 // Parse returns the policy in the text of a file. Unknown keys are errors.

@@ -1,6 +1,6 @@
 //go:build unix
 
-package policyfile
+package trusted
 
 import (
 	"os"
