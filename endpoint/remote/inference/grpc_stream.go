@@ -78,9 +78,12 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}, first bool) {
 	parts := in.Take()
 	defer freeParts(parts)
-	err := in.Name.Err()
-	if err == nil && !first { // the call counted the first
+	var err error
+	if !first { // the call counted the first
 		err = st.s.env.Admission.Request(rights.Sender(ctx))
+	}
+	if err == nil {
+		err = in.Name.Err()
 	}
 	var r *request
 	if err == nil {

@@ -460,6 +460,29 @@ func TestAccessLog(t *testing.T) {
 	}, lines)
 }
 
+// A request of a stream counts also if its sender may not call the model.
+func TestRefusedStreamRequestsCount(t *testing.T) {
+	t.Parallel()
+	flags, _, _ := withPolicy(t, `rules: [{tokens: [a], call: [mine], quota: {requests: 2}}]`, "a")
+	gw := remotetest.StartGateway(t, "off", flags...)
+	conn, err := grpc.NewClient(gw.Addresses.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), remotetest.Patience)
+	defer cancel()
+	call, err := pb.NewGRPCInferenceServiceClient(conn).ModelStreamInfer(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+matrixToken("a")))
+	require.NoError(t, err)
+	var answers []string
+	for range 20 {
+		require.NoError(t, call.Send(&pb.ModelInferRequest{ModelName: "other"}))
+		answer, err := call.Recv()
+		require.NoError(t, err)
+		answers = append(answers, answer.GetErrorMessage())
+	}
+	require.Contains(t, answers[0], "not allowed")
+	require.Contains(t, strings.Join(answers, "\n"), "too many requests")
+}
+
 // A gateway does not start with a policy that it cannot use.
 func TestPolicyIsChecked(t *testing.T) {
 	t.Parallel()
