@@ -55,6 +55,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
 		ctx = withCorrelation(ctx, r.Header.Get(correlationHeader))
 		sw := statuswriter.New(w, r)
+		defer sw.End()
 		if id := CorrelationFrom(ctx); id != "" {
 			sw.Header().Set(correlationHeader, id)
 		}

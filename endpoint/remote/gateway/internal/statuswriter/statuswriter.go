@@ -4,6 +4,7 @@ package statuswriter
 import (
 	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -14,9 +15,12 @@ type Writer struct {
 	close   bool // the connection, if the request is refused
 	status  int
 	bytes   int64
+
+	mu    sync.Mutex
+	ended bool // the handler has returned
 }
 
-// New wraps w, which answers r.
+// New wraps w, which answers r. Call End when the handler returns.
 func New(w http.ResponseWriter, r *http.Request) *Writer {
 	return &Writer{ResponseWriter: w, control: http.NewResponseController(w), close: r.ContentLength != 0 && r.ProtoMajor == 1}
 }
@@ -27,8 +31,20 @@ func (w *Writer) Status() int { return w.status }
 // Bytes returns the number of body bytes that were sent.
 func (w *Writer) Bytes() int64 { return w.bytes }
 
-// Cut ends the transfer of the request's body and of the answer. Another goroutine may call it.
+// End makes later calls of Cut do nothing: they would use a ResponseWriter after its handler, which panics over HTTP/2.
+func (w *Writer) End() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
+
+// Cut ends the transfer of the request's body and of the answer. Another goroutine may call it, also after End.
 func (w *Writer) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
 	past := time.Unix(1, 0)
 	_ = w.control.SetReadDeadline(past) // best effort: not every ResponseWriter has deadlines
 	_ = w.control.SetWriteDeadline(past)

@@ -45,3 +45,22 @@ func TestRefusedRequestWithBody(t *testing.T) {
 		})
 	}
 }
+
+// A call may be cut when its handler has just returned.
+func TestCutAfterEnd(t *testing.T) {
+	t.Parallel()
+	writers := make(chan *statuswriter.Writer, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sw := statuswriter.New(w, r)
+		defer sw.End()
+		writers <- sw
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	response, err := server.Client().Get(server.URL)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, 2, response.ProtoMajor)
+	require.NotPanics(t, (<-writers).Cut)
+}
