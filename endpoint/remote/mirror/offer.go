@@ -178,9 +178,7 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	// A peer that does not read must not delay the end of the offer.
-	control := http.NewResponseController(w)
-	defer context.AfterFunc(o.ctx, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })() // best effort: the peer has left
+	defer o.cutAtEnd(w)()
 	t, found := o.tensors[digest]
 	if !found {
 		http.Error(w, "the model has no such tensor", http.StatusNotFound)
@@ -202,6 +200,21 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		content.AddArriving(&modelwire.Arriving{Destination: t.arriving, Wait: func(more <-chan struct{}) error { return o.await(w, r, more) }})
 	}
 	content.Serve(w, r, modelwire.Digest{Hash: o.model.Hash, Sum: digest})
+}
+
+// cutAtEnd ends the answer to a peer when the offer is closed, because a peer that does not read must not delay that. The handler
+// calls done before it returns: afterwards the answer cannot be used.
+func (o *offer) cutAtEnd(w http.ResponseWriter) (done func()) {
+	control, cut := http.NewResponseController(w), make(chan struct{})
+	stop := context.AfterFunc(o.ctx, func() {
+		defer close(cut)
+		_ = control.SetWriteDeadline(time.Unix(1, 0)) // best effort: the peer has left
+	})
+	return func() {
+		if !stop() {
+			<-cut
+		}
+	}
 }
 
 // errEnded ends a response whose offer is closed, or whose peer or source is too slow.
