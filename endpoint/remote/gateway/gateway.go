@@ -74,8 +74,7 @@ type Gateway struct {
 	owner    *ownerLink
 	metrics  *prometheus.Registry
 	refusals *prometheus.CounterVec
-	running  *prometheus.GaugeVec
-	// runningHTTP and runningGRPC are elements of running.
+	// runningHTTP and runningGRPC count running requests.
 	runningHTTP, runningGRPC prometheus.Gauge
 	clients                  clients
 	calls                    *Calls

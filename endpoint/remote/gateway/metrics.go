@@ -57,11 +57,11 @@ func (g *Gateway) registerGauges() {
 			ConstLabels: prometheus.Labels{"limit": strings.ReplaceAll(limit, " ", "_")},
 		}, func() float64 { return float64(g.admitted.Refused()[limit]) }))
 	}
-	g.running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	running := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "sharedtensor_gateway_running_calls", Help: "Requests of HTTP and calls of gRPC that run, by protocol.",
 	}, []string{"protocol"})
-	g.metrics.MustRegister(g.running)
-	g.runningHTTP, g.runningGRPC = g.running.WithLabelValues("http"), g.running.WithLabelValues("grpc")
+	g.metrics.MustRegister(running)
+	g.runningHTTP, g.runningGRPC = running.WithLabelValues("http"), running.WithLabelValues("grpc")
 	if files := g.ids.collector(); len(files) > 0 {
 		g.metrics.MustRegister(files)
 	}
