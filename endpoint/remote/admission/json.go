@@ -7,8 +7,8 @@ const (
 	jsonField  = 128
 )
 
-// JSONBytes estimates the memory of decoded JSON without decoding it: that of small values is many times their text. element is
-// the memory of an element of a list.
+// JSONBytes estimates the memory of decoded JSON without decoding it. Small values take many times the memory of their text.
+// element is the memory of an element of a list.
 func JSONBytes(text []byte, element int64) (total int64) {
 	total = int64(len(text))
 	inText := false

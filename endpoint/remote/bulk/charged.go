@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Charged receives a message whose memory is charged before it is decoded, because a message can take more than a hundred times
-// the memory of its encoding. Use it only with the codec of this package.
+// Charged receives a message and charges its memory before it is decoded. A message can take more than a hundred times the memory
+// of its encoding. Use it only with the codec of this package.
 type Charged struct {
 	// Message is decoded: a *Message, *Parts or proto.Message.
 	Message any
@@ -27,7 +27,8 @@ const (
 	freeParts   = 64  // parts of a message that are not charged
 )
 
-// maxDepth limits the nesting of messages that decodedBytes follows. Services here have less; deeper messages cost their encoding.
+// maxDepth limits the nesting of messages that decodedBytes follows. The messages of the gateway have fewer levels. Deeper ones are
+// charged by their encoding.
 const maxDepth = 16
 
 // charge charges the memory of a message that is decoded from b. A nil Charged charges nothing.

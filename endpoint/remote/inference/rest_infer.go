@@ -95,7 +95,7 @@ type limitedReader struct {
 
 // Read implements io.Reader.
 func (l *limitedReader) Read(p []byte) (int, error) {
-	p = p[:min(int64(len(p)), l.left+1)] // one more byte than allowed, to tell the limit from the end
+	p = p[:min(int64(len(p)), l.left+1)] // one more byte than allowed, to distinguish the limit from the end
 	n, err := l.r.Read(p)
 	if l.left -= int64(n); l.left < 0 {
 		return 0, fmt.Errorf("%w: the decompressed body exceeds the limit of a request: see --max-request", ErrTooLarge)

@@ -1,5 +1,5 @@
 // Package rights decides who may do what at a gateway. It holds the identities of senders, the rights that a policy gives
-// them, and the scopes of NATS. Every other package asks it through [Identity.Allow] and the functions beside it.
+// them, and the scopes of NATS. Other packages check rights with [Identity.Allow] and its siblings.
 package rights
 
 import (
@@ -32,7 +32,7 @@ type Identity struct {
 	// Name is the name of the token in the token file, or of the client certificate: its SPIFFE ID, its common name, or its first
 	// other name. It may be empty.
 	Name string
-	// Also has the further names of a client certificate, one a line. Rules of a policy match them too.
+	// Also contains the further names of a client certificate, one on each line. Rules of a policy match them too.
 	Also string
 	// Method is one of the Method constants, or empty for an unknown client.
 	Method string

@@ -157,8 +157,8 @@ func callNeeds() map[string]Need {
 		torch + "StreamTensors": anyone, // without a function, tensors return unchanged
 		streams + "Exchange":    anyone,
 		streams + "Local":       anyone,
-		compute + "Compute":     call, compute + "ComputeStream": call,
-		compute + "HealthCheck": anyone, compute + "GetServiceInfo": anyone, compute + "GetStatistics": anyone, // by the name in the message
+		compute + "Compute":     call, compute + "ComputeStream": call, // by the name in the message
+		compute + "HealthCheck": anyone, compute + "GetServiceInfo": anyone, compute + "GetStatistics": anyone,
 		inference + "RepositoryModelLoad":   {Control: true, Right: access.Call},
 		inference + "RepositoryModelUnload": {Control: true, Right: access.Call},
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 )
 
-// Set is what the policy of a gateway gives an identity. It does not change: a new policy creates new sets.
+// Set holds the rights that the policy of a gateway gives an identity. It does not change: a new policy creates new sets.
 type Set struct {
 	// Grants are the rights to models and functions, and access.Info, the right to read the status of the gateway.
 	Grants access.Grants

@@ -33,12 +33,12 @@ type conn struct {
 	injected    []byte             // frames of reset that Read returns
 	interrupted bool               // reset has interrupted Read
 	lost        bool               // the client has left; there are no new answers
-	drained     chan struct{}      // closed when no answers are left; nil if nobody waits
+	drained     chan struct{}      // closed when no answers are left; nil without waiters
 
 	unproven *list.Element // guarded by guard.mu; nil once a known client has used the connection
 }
 
-// Read implements net.Conn. Between the frames of the client, it returns those of reset.
+// Read implements net.Conn. It returns the frames of reset between those of the client.
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		if !c.frames.partial() {

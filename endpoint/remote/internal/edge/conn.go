@@ -31,7 +31,7 @@ type Conn struct {
 	net.Conn
 	stall   time.Duration
 	remote  net.Addr
-	release func()
+	release func() // frees the place in the Listener
 
 	read, write deadline
 
@@ -39,7 +39,7 @@ type Conn struct {
 	until    time.Time   // for End
 }
 
-// deadline is that of one direction: the earlier one of the caller's and that of progress.
+// deadline is that of one direction: the earlier of those of the caller and of progress.
 type deadline struct {
 	mu               sync.Mutex
 	set              func(time.Time) error
@@ -96,8 +96,8 @@ func Of(conn net.Conn) *Conn {
 	}
 }
 
-// Expect records what the peer owes. It applies to the reads that follow; a blocked read ends later only if the peer owes
-// nothing any more. The stall time of End begins with the first of consecutive calls. A nil Conn has no deadlines.
+// Expect records what the peer owes. It applies to the reads that follow; only Nothing changes the deadline of a blocked
+// read. The stall time of End begins with the first of consecutive calls. A nil Conn has no deadlines.
 func (c *Conn) Expect(what Expectation) {
 	if c == nil {
 		return
@@ -179,7 +179,7 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 		wrote, err := kernel.ReadFrom(limited)
 		n += wrote
 		if before-limited.N != wrote || !c.write.again(wrote, err, c.stall) {
-			return n, err // bytes that were read and not sent cannot be sent again
+			return n, err // after a partial write, the unsent bytes of r are lost
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (c *Conn) SetDeadline(at time.Time) error {
 	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
 }
 
-// SetReadDeadline implements net.Conn. Reads have the earlier one of this deadline and that of Expect.
+// SetReadDeadline implements net.Conn. A read ends at this deadline or that of Expect, if it is earlier.
 func (c *Conn) SetReadDeadline(at time.Time) error {
 	c.read.mu.Lock()
 	defer c.read.mu.Unlock()
@@ -197,7 +197,7 @@ func (c *Conn) SetReadDeadline(at time.Time) error {
 	return c.read.applyLocked()
 }
 
-// SetWriteDeadline implements net.Conn. Writes have the earlier one of this deadline and that of progress.
+// SetWriteDeadline implements net.Conn. A write ends at this deadline or that of progress, if it is earlier.
 func (c *Conn) SetWriteDeadline(at time.Time) error {
 	c.write.mu.Lock()
 	defer c.write.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 )
 
-// patience is the time limit for what takes a few stall times.
+// patience limits steps of a few stall times.
 const patience = time.Minute
 
 // start serves a handler behind the edge, over HTTP/1.1 or HTTP/2.
@@ -53,7 +53,7 @@ func within(t *testing.T, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(patience):
-		t.Fatal("it still waits")
+		t.Fatal("it did not end")
 		return nil
 	}
 }
@@ -188,7 +188,7 @@ func TestMissingBodyEnds(t *testing.T) {
 	})
 }
 
-// A connection that owes nothing may be idle. The rest of what End requires has one stall time, whatever arrives.
+// A connection that owes nothing may be idle. After End, the rest has one stall time in total.
 func TestExpectations(t *testing.T) {
 	t.Parallel()
 	const stall = time.Second
