@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"slices"
 	"strconv"
@@ -80,11 +80,12 @@ func (f *front) serve(w http.ResponseWriter, r *http.Request) {
 
 // repeatable reports whether a request may run twice: its method changes nothing by definition, or its path is declared.
 func (f *front) repeatable(r *http.Request) bool {
-	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions || slices.Contains(f.repeat, r.URL.Path)
+	safe := []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}
+	return slices.Contains(safe, r.Method) || slices.Contains(f.repeat, r.URL.Path)
 }
 
-// RoundTrip sends a request to a replica. It sends it to the next one if no replica has received it, or if it is repeatable
-// and the replica ended before its answer was complete.
+// RoundTrip sends a request to a replica. It sends it to the next one if the replica cannot be reached, or if the request is
+// repeatable and the replica ended before its answer was complete.
 func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	body, _ := ctx.Value(bodyKey{}).([]byte)
@@ -94,10 +95,14 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		out := r.Clone(ctx)
+		sent := false // or a part of it
+		out := r.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}))
 		out.Body, out.ContentLength = http.NoBody, int64(len(body))
 		if len(body) > 0 {
 			out.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		if !repeatable {
+			sendOnce(out.Header)
 		}
 		answer, err := replica.client.RoundTrip(out)
 		if err == nil && repeatable && answer.StatusCode != http.StatusSwitchingProtocols {
@@ -107,7 +112,6 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 			answer.Header.Set("Replica", strconv.Itoa(replica.number))
 			return answer, nil
 		}
-		sent := !isDial(err)
 		if ctx.Err() != nil { // the client has left, or the time is over: the replica is not at fault
 			if sent && !repeatable {
 				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), errOutcome)
@@ -128,10 +132,14 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// isDial reports whether an attempt to connect failed, before anything of the request was sent.
-func isDial(err error) bool {
-	op := new(net.OpError)
-	return errors.As(err, &op) && op.Op == "dial"
+// sendOnce renames the headers for which http.Transport sends a request without a body again. Names of headers have no case.
+func sendOnce(header http.Header) {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, found := header[name]; found {
+			delete(header, name)
+			header[strings.ToLower(name)] = values
+		}
+	}
 }
 
 // hold reads the answer of a repeatable request completely, so that an answer that breaks off never reaches the client. Streams of

@@ -68,6 +68,13 @@ func stub(dir, socket string) {
 			line, _ := both.ReadString('\n')
 			fmt.Fprint(connection, line)
 			return
+		case "/drop": // ends the connection without an answer
+			connection, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			connection.Close()
+			return
 		case "/child":
 			child := exec.Command("sleep", "1000")
 			_ = child.Start()
@@ -171,10 +178,37 @@ func TestRequestsThatKill(t *testing.T) {
 	require.Equal(t, http.StatusBadGateway, code)
 	require.Contains(t, text, "declare the path with -repeat")
 	require.Len(t, received(t, dir), 3)
+
 	f.ready(3)
 	code, _, err = f.post("/", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code)
+}
+
+// Connections to replicas are reused. net/http sends some requests again after their connection has ended: the front counts them, and
+// a request that may not run twice is sent once.
+func TestRequestsOnReusedConnections(t *testing.T) {
+	t.Parallel()
+	f, dir := stubs(t, 3, "-attempts", "2")
+	for _, c := range []struct {
+		method, path string
+		sent         int
+	}{
+		{http.MethodGet, "/poison", 2},
+		{http.MethodPost, "/poison", 1},
+		{http.MethodPost, "/drop", 1},
+	} {
+		f.ready(3) // the connections of health requests exist
+		before := len(received(t, dir))
+		request, err := http.NewRequest(c.method, f.url+c.path, nil)
+		require.NoError(t, err)
+		request.Header.Set("Idempotency-Key", "1")
+		answer, err := (&http.Client{Timeout: 30 * time.Second}).Do(request)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		require.Equal(t, http.StatusBadGateway, answer.StatusCode)
+		require.Len(t, received(t, dir), before+c.sent, c)
+	}
 }
 
 // A replica may end within its answer. A declared request is repeated, and the client sees one answer. Another one is cut off, and
