@@ -302,8 +302,10 @@ func TestTorch(t *testing.T) {
 			o.kill(t)
 		}
 	}
-	code, text, err := f.post("/vad", []byte("no clip"))
-	require.NoError(t, err)
-	require.Equal(t, http.StatusBadRequest, code, text)
+	for _, wrong := range [][]byte{[]byte("no clip"), body[:len(body)-1]} {
+		code, text, err := f.post("/vad", wrong)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusBadRequest, code, text)
+	}
 	require.NotContains(t, f.ready(2), killed)
 }

@@ -120,7 +120,7 @@ def handler(current: Callable[[], tuple[int, Weights]], device: str) -> type[Bas
                 x = decode(body) if infer is probabilities else torch.tensor(json.loads(body), dtype=torch.float32)
                 with torch.inference_mode():
                     result = infer(weights, x.to(device))
-            except (ValueError, TypeError, RuntimeError, EOFError, wave.Error) as error:
+            except (ValueError, TypeError, RuntimeError, EOFError, wave.Error, struct.error) as error:
                 self.reply(400, {"error": str(error)})
                 return
             self.reply(200, {"result": result, "version": version, "pid": os.getpid()})
