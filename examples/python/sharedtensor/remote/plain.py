@@ -39,8 +39,12 @@ def check_servers(servers: str | list[str], options: dict[str, object], insecure
 
 
 def _host(address: str) -> str:
+    if address.startswith("dns:"):  # dns:HOST:PORT or dns://SERVER/HOST:PORT
+        address = address.removeprefix("dns:")
+        if address.startswith("//"):
+            address = address[2:].partition("/")[2]
     try:
-        return urlsplit(address if "://" in address else f"//{address.removeprefix('dns:').lstrip('/')}").hostname or ""
+        return urlsplit(address if "://" in address else f"//{address.lstrip('/')}").hostname or ""
     except ValueError:
         return ""  # the connection reports wrong addresses
 
