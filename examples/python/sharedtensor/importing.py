@@ -32,8 +32,8 @@ def import_handles(
     :param owner: what each mapping keeps alive.
     :param spans: the bytes to map of some handles, by their index; others are not mapped. None for all.
 
-    Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be
-    had here.
+    Raises ProtocolError if the memory of a handle does not match its fields, and CapabilityError for memory of a kind
+    that this process cannot map.
     """
     if within and session.inline:
         inline.check(handles)

@@ -16,7 +16,7 @@ FEATURE = "inline"
 """The feature of peers that accept memory within frames."""
 KIND = "inline"
 MAX_BYTES = 16 << 10
-"""The bytes of such memory that a message may have."""
+"""The limit of such memory in a message, in bytes."""
 _ALIGNMENT = 64
 _numbers = itertools.count(-1, -1)
 
@@ -74,7 +74,7 @@ _HEAD_EMPTY = b"\xa5" + _HEAD[1:]
 
 
 def check(handles: Sequence[messages.Handle]) -> None:
-    """Raises ProtocolError for handles with other content than they say, and for too much content."""
+    """Raises ProtocolError if the content of a handle does not match its fields, or if the sum is over the limit."""
     total = 0
     for handle in handles:
         if handle.kind != KIND:

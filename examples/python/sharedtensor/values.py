@@ -481,6 +481,6 @@ def _decode_state_dict(parts: Any, mappings: list[Any], framework: Framework) ->
     chosen = [mappings[handle] for handle in parts[0]]
     check_storages(sent.storages, chosen)
     if any(isinstance(memory, Inline) for memory in chosen):
-        raise ProtocolError("a state dict in a result is within the frame")
+        raise ProtocolError("the memory of a state dict is within the frame")
     specs, metadata = manifest.unpack(sent)
     return StateDict(specs, metadata, chosen, framework)

@@ -247,7 +247,7 @@ def test_samples_that_cannot_be_read(gateway: Gateway) -> None:
         assert found == ["first", "last"] and trainer.damaged == len(TABLE["samples"])
 
 
-UNHEARD = nats.js.errors.ServiceUnavailableError()  # nobody receives requests to JetStream
+UNHEARD = nats.js.errors.ServiceUnavailableError()  # no server receives requests to JetStream
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ UNHEARD = nats.js.errors.ServiceUnavailableError()  # nobody receives requests t
     ],
 )
 def test_errors_of_requests(err: Exception, raised: type[Exception], monkeypatch: Any) -> None:
-    """Each failure of NATS is an error of this package. A request that nobody received is repeated."""
+    """Each failure of NATS is an error of this package. A request that no server received is repeated."""
     monkeypatch.setattr(natslink, "TIMEOUT", 0.3)
     monkeypatch.setattr(natslink, "_QUOTA_WAIT", 0.3)
 

@@ -153,12 +153,12 @@ async def connect(server: str | list[str], **options: Any) -> Any:
 
 async def ask(conn: Any, subject: str, request: Callable[[], Awaitable[T]], until: float = math.inf) -> T:
     """Returns the result of a request to a subject. It repeats the request while the client's quota is used up, and
-    while nobody receives it because the server or its cluster is starting.
+    while no server receives it because the server or its cluster is starting.
 
     :param until: no attempt starts after this moment of `time.monotonic`.
 
     Raises PermissionDeniedError if the client has no right to it, ResourceExhaustedError if the quota stays used up,
-    and UnavailableError if nobody receives it.
+    and UnavailableError if no server receives it.
     """
     begin, pause = time.monotonic(), 0.05
     until = min(until, begin + _QUOTA_WAIT)
