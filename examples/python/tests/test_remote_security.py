@@ -243,3 +243,35 @@ def test_clients_of_nats_refuse_to_send_a_token_in_plaintext() -> None:
     ):
         with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
             asyncio.run(natslink.connect(server, **options))
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_client_of_nats_sends_no_token_to_a_server_that_lacks_tls(
+    monkeypatch: pytest.MonkeyPatch, insecure: bool
+) -> None:
+    pytest.importorskip("nats")
+    natslink = importlib.import_module("sharedtensor.remote.natslink")
+    monkeypatch.setattr(plain, "_loopback", lambda host: False)  # the server stands for one of another host
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","proto":1,"max_payload":1024,"headers":true}\r\n')
+        received.append(await reader.readline())
+        writer.write(b"PONG\r\n")
+        await reader.read()
+        writer.close()
+
+    async def connect() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            for options in ({"token": TOKEN}, {"user": "u", "password": TOKEN}):
+                url = f"tls://127.0.0.1:{port}"
+                given = {"wait": 1, "insecure_token": insecure, "allow_reconnect": False, **options}
+                if insecure:
+                    await (await natslink.connect(url, **given)).close()
+                else:
+                    with pytest.raises(st.errors.ConfigurationError, match="without encryption"):
+                        await natslink.connect(url, **given)
+
+    asyncio.run(asyncio.wait_for(connect(), 30))
+    assert (TOKEN.encode() in b"".join(received)) == insecure

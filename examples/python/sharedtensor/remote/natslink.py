@@ -109,6 +109,27 @@ class _Refusals:
                 self._waiting.pop(subject.lower(), None)
 
 
+class _PlaintextError(nats.errors.Error):  # type: ignore[misc]
+    """A server without TLS would receive a token. nats-py tries the next server."""
+
+
+class _Connection(nats.NATS):  # type: ignore[misc]
+    """A connection that verifies TLS before it sends a token. nats-py uses TLS only if the server requires it, also if
+    the URL has ``tls://``."""
+
+    insecure_token = False
+
+    def _connect_command(self) -> Any:
+        uri, info = self._current_server.uri, self._server_info
+        upgraded = self.options["tls_handshake_first"] or (uri.scheme != "ws" and info.get("tls_required"))
+        try:
+            encrypted = uri.scheme == "wss" or bool(upgraded)
+            plain.check_server(uri.geturl(), self.options, encrypted, self.insecure_token)
+        except ConfigurationError as err:
+            raise _PlaintextError(str(err)) from err
+        return super()._connect_command()
+
+
 _refusals: weakref.WeakKeyDictionary[Any, _Refusals] = weakref.WeakKeyDictionary()
 _windows: weakref.WeakKeyDictionary[Any, dict[str, float]] = weakref.WeakKeyDictionary()
 """The duplicate windows of streams that were opened, by connection and name."""
@@ -124,7 +145,9 @@ async def connect(server: str | list[str], **options: Any) -> Any:
 
     Raises UnavailableError if no server answers, and ConfigurationError if a token would be sent in plaintext.
     """
-    plain.check_servers(server, options, bool(options.pop("insecure_token", False)))
+    client = _Connection()
+    client.insecure_token = bool(options.pop("insecure_token", False))
+    plain.check_servers(server, options, client.insecure_token)
     given = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.5, "connect_timeout": 5, **options}
     wait = given.pop("wait", 10.0)
     refusals = _Refusals()
@@ -143,8 +166,11 @@ async def connect(server: str | list[str], **options: Any) -> Any:
 
     given["disconnected_cb"] = drop
     try:
-        conn = await asyncio.wait_for(nats.connect(server, **given), wait)
+        await asyncio.wait_for(client.connect(server, **given), wait)
+        conn = client
     except (OSError, nats.errors.Error, asyncio.TimeoutError) as err:
+        if isinstance(client.last_error, _PlaintextError):
+            raise ConfigurationError(str(client.last_error)) from err
         raise UnavailableError(f"cannot connect to {server}: {err or type(err).__name__}") from err
     if given["error_cb"] == refusals.note:
         _refusals[conn] = refusals

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
 
-__all__ = ["check", "check_servers"]
+__all__ = ["check", "check_server", "check_servers"]
 
 
 def check(address: str, token: str, encrypted: bool, insecure_token: bool) -> None:
@@ -27,15 +28,19 @@ def check(address: str, token: str, encrypted: bool, insecure_token: bool) -> No
         )
 
 
-def check_servers(servers: str | list[str], options: dict[str, object], insecure_token: bool) -> None:
+def check_servers(servers: str | list[str], options: dict[str, Any], insecure_token: bool) -> None:
     """Raises ConfigurationError if a token or password would go to a NATS server of another host without TLS."""
     for server in [servers] if isinstance(servers, str) else servers:
         for one in server.split(","):
             url = one.strip() if "://" in one else f"nats://{one.strip()}"
-            parts = urlsplit(url)
-            secret = options.get("token") or options.get("password") or parts.username
-            encrypted = parts.scheme in ("tls", "wss") or options.get("tls") is not None
-            check(url, "given" if secret else "", encrypted, insecure_token)
+            encrypted = urlsplit(url).scheme in ("tls", "wss") or options.get("tls") is not None
+            check_server(url, options, encrypted, insecure_token)
+
+
+def check_server(url: str, options: dict[str, Any], encrypted: bool, insecure_token: bool) -> None:
+    """Raises ConfigurationError if a token or password would go to this NATS server of another host without TLS."""
+    secret = options.get("token") or options.get("password") or urlsplit(url).username
+    check(url, "given" if secret else "", encrypted, insecure_token)
 
 
 def _host(address: str) -> str:
