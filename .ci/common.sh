@@ -47,8 +47,8 @@ step() {
 	summary+=("$(printf '%-10s %7s s  %s' "$name" "$seconds" "$result")")
 }
 
-# failures NAME: reads the output of a step, and writes the names of failed tests with the first lines of each. The summary repeats
-# them, because the log of a run can be too long to read.
+# failures NAME: reads the output of a step, and writes the names of failed tests with the lines that follow. The summary shows
+# them, because logs of runs are long and may be cut in the middle.
 failures() {
 	grep -E -A 8 -- '--- FAIL|^(panic|fatal error|FAILED|ERROR|E  ) |DATA RACE|^[^ ]*\.go:[0-9]+:[0-9]+:|^test timed out' |
 		cut -c 1-240 | awk -v step="$1" 'NR <= 80 { print "  " step ": " $0 } END { if (NR > 80) print "  " step ": and " NR - 80 " lines more" }'
