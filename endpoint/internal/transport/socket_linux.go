@@ -48,10 +48,17 @@ func Listen(path string, open Permissions, wait time.Duration) (_ *Socket, err e
 			_ = s.Close()
 		}
 	}()
+	end := time.Now().Add(wait)
 	if s.lock, err = lockFile(path+".lock", wait); err != nil {
 		return nil, err
 	}
-	return s, s.bind()
+	for {
+		// A process that the last owner was starting has the listener until it executes its program.
+		if err = s.bind(); !errors.Is(err, status.ErrInUse) || !time.Now().Before(end) {
+			return s, err
+		}
+		time.Sleep(lockPause)
+	}
 }
 
 // Inherit returns a socket that a predecessor in another process has handed over, with its lock. bound means that the

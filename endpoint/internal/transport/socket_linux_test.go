@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,7 +26,7 @@ func socketPath(t *testing.T) string {
 // listen listens until the end of the test.
 func listen(t *testing.T, path string) *Socket {
 	t.Helper()
-	s, err := Listen(path, Permissions{}, 0)
+	s, err := Listen(path, Permissions{}, 10*time.Second)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -81,6 +82,22 @@ func TestSocketReplacesStaleFile(t *testing.T) {
 	require.Error(t, err)
 	require.FileExists(t, path)
 	require.NoFileExists(t, path+".lock")
+}
+
+// A listener without the lock is another owner's, or still open in a process that a killed owner was starting.
+func TestListenWaitsForAListener(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
+		_, err = Listen(path, Permissions{}, wait)
+		require.ErrorIs(t, err, status.ErrInUse)
+		require.NoFileExists(t, path+".lock")
+	}
+	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })
+	require.True(t, accepts(t, listen(t, path), path))
 }
 
 // A removed or replaced socket is lost, and Rebind makes it reachable again. Close leaves the file of another owner.
