@@ -1,5 +1,7 @@
 # Functions for .ci/run, .ci/soak and .ci/remote, which source this file from the root of the repository with $tmp set.
 
+. "$(dirname "${BASH_SOURCE[0]}")/repeat.sh"
+
 # SHAREDTENSOR_REQUIRE lists the capabilities of this machine. A test that needs one of them fails instead of skipping; see
 # driver/drivertest.Needs.
 SHAREDTENSOR_REQUIRE=
@@ -43,6 +45,7 @@ step() {
 	77) result="skipped ($(cat "$tmp/skip"))" ;;
 	*) result=FAILED failed=1; failures "$name" <"$tmp/output" >>"$tmp/failures" ;;
 	esac
+	grep '^unstable: ' "$tmp/output" | sort -u >>"$tmp/unstable"
 	printf '<== %s: %s, %s s\n' "$name" "$result" "$seconds"
 	summary+=("$(printf '%-10s %7s s  %s' "$name" "$seconds" "$result")")
 }
@@ -54,9 +57,11 @@ failures() {
 		cut -c 1-240 | awk -v step="$1" 'NR <= 80 { print "  " step ": " $0 } END { if (NR > 80) print "  " step ": and " NR - 80 " lines more" }'
 }
 
-# summarize BEGIN: prints what failed and the result of each step. BEGIN is the value of SECONDS at the start.
+# summarize BEGIN: prints what failed, the unstable tests, and the result of each step. BEGIN is the value of SECONDS at the
+# start.
 summarize() {
 	[[ ! -s $tmp/failures ]] || { printf '\nfailures\n' && cat "$tmp/failures"; }
+	[[ ! -s $tmp/unstable ]] || { printf '\ntests that failed once and then passed three times alone: correct them\n' && cat "$tmp/unstable"; }
 	printf '\nsummary\n'
 	printf '  %s\n' "${summary[@]}"
 	printf '  %-10s %5d s\n' total $((SECONDS - $1))
@@ -117,8 +122,8 @@ for dir in session transport client engine transfer offering server; do product+
 without() {
 	local status=0
 	echo "  without rings"
-	SHARED_TENSOR_RING=off go test -race -timeout 20m "$@" "${product[@]}" ./wire ./endpoint/internal/chaos || status=1
+	SHARED_TENSOR_RING=off go_test -race -timeout 20m "$@" "${product[@]}" ./wire ./endpoint/internal/chaos || status=1
 	echo "  without pooled memory"
-	SHAREDTENSOR_TEST_WITHOUT=pool,keep go test -race -timeout 20m "$@" "${product[@]}" || status=1
+	SHAREDTENSOR_TEST_WITHOUT=pool,keep go_test -race -timeout 20m "$@" "${product[@]}" || status=1
 	return $status
 }
