@@ -42,7 +42,8 @@ NAMES = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
 PRESENT = {("publish", "current"), ("withdraw", "current")}
 """Fields of messages in which zero is another value than none."""
 
-HEAD = '''"""Messages, one class each, the n-th field with the key n. Made by make_messages.py from wire/fields.json.
+HEAD = '''"""Messages, one class each, the n-th field with the key n, or with that of KEYS. Made by make_messages.py from
+wire/fields.json.
 
 What they mean is in wire/PROTOCOL.md. Times are nanoseconds since 1970, durations nanoseconds.
 """
@@ -100,9 +101,9 @@ def source() -> str:
     messages: dict[str, list[dict[str, object]]] = json.loads(FIELDS.read_text())["messages"]
     parts = [HEAD]
     for rule, fields in messages.items():
-        if [f["key"] for f in fields] != list(range(1, len(fields) + 1)):
-            raise SystemExit(f"{rule}: its keys are not 1, 2, 3 and so on")
         lines = [line(rule, f) for f in fields] or ["    pass"]
+        if moved := {str(f["name"]).replace("-", "_"): f["key"] for n, f in enumerate(fields, 1) if f["key"] != n}:
+            lines.insert(0, f"    KEYS: ClassVar[dict[str, int]] = {json.dumps(moved)}\n")
         parts.append(
             f"\n\n@dataclass(kw_only=True, slots=True)\nclass {class_name(rule)}(Message):\n" + "\n".join(lines) + "\n"
         )

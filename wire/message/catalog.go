@@ -20,7 +20,14 @@ type Acquire struct {
 	Name string `cbor:"1,keyasint"`
 	// Version is the version, or 0 for the newest.
 	Version uint64 `cbor:"2,keyasint,omitempty"`
+	// Device is the device on which the client requires the memory, if [FeaturePlacements] was agreed; nil is the device
+	// of its publication.
+	Device *UUID `cbor:"4,keyasint,omitempty"`
 }
+
+// FeaturePlacements is the feature of servers that copy a version to another device for the clients that acquire it
+// there ([Acquire].Device).
+const FeaturePlacements = "placements"
 
 // Acquired answers an [Acquire]. Its frame carries the descriptors that Handles name.
 type Acquired struct {
@@ -259,6 +266,26 @@ type VersionInfo struct {
 	DigestState DigestState `cbor:"11,keyasint,omitempty"`
 	// Digest is the digest of the whole version, 32 bytes, if it is computed.
 	Digest []byte `cbor:"12,keyasint,omitempty"`
+	// Placements holds its copies on other devices.
+	Placements []Placement `cbor:"13,keyasint,omitempty"`
+}
+
+// Placement describes the copy of a version on another device than that of its publication.
+type Placement struct {
+	// Device is the device.
+	Device DeviceInfo `cbor:"1,keyasint"`
+	// Bytes is the size of its memory on the device.
+	Bytes uint64 `cbor:"2,keyasint"`
+	// Making reports whether the server still copies. Holders then wait for the copy.
+	Making bool `cbor:"3,keyasint,omitempty"`
+	// MadeAt is the time when the copy was complete, in nanoseconds since 1970, UTC; 0 before.
+	MadeAt int64 `cbor:"4,keyasint,omitempty"`
+	// Hits counts the requests that found the placement.
+	Hits uint64 `cbor:"5,keyasint,omitempty"`
+	// Holders is the number of sessions that hold it.
+	Holders uint64 `cbor:"6,keyasint,omitempty"`
+	// UnusedSince is the time when its last lease ended, in nanoseconds since 1970, UTC; 0 while it is held or made.
+	UnusedSince int64 `cbor:"7,keyasint,omitempty"`
 }
 
 // Origin is the session that published a version.
@@ -287,6 +314,8 @@ type Holder struct {
 	Label string `cbor:"5,keyasint,omitempty"`
 	// Since is the time of its oldest lease, in nanoseconds since 1970, UTC.
 	Since int64 `cbor:"6,keyasint,omitempty"`
+	// Placements lists the devices on which it holds placements of the version.
+	Placements []UUID `cbor:"7,keyasint,omitempty"`
 }
 
 // Watch requests an event for each change of the names, or of all names if the list is empty. The events' frames have

@@ -120,6 +120,21 @@ func samples() []sample {
 		{"rollback", wire.KindRequest, OpRollback, 0, &Rollback{Name: "llama", Version: 16}},
 		{"digests", wire.KindRequest, OpDigests, 0, &Digests{Name: "llama", Version: 17}},
 		{"digested", wire.KindResponse, OpDigests, 0, &Digested{Version: 17, Whole: digest, Tensors: make([]byte, 64)}},
+		{"acquire-device", wire.KindRequest, OpAcquire, 0, &Acquire{Name: "llama", Version: 17, Device: &device.UUID}},
+		{"listed-placements", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{{Name: "llama", Versions: []VersionInfo{{
+			Version: 17, Bytes: 1 << 33, Tensors: 291, Current: true, Origin: origin,
+			Holders: []Holder{{Session: 3, Leases: 2, PID: 4243, UID: 1000, Label: "worker", Placements: []UUID{device.UUID}}},
+			Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}},
+			Placements: []Placement{
+				{Device: device, Bytes: 1 << 33, MadeAt: 1_700_000_002_000_000_000, Hits: 5, Holders: 1},
+				{Device: device, Bytes: 1 << 33, MadeAt: 1_700_000_002_000_000_000, Hits: 5, UnusedSince: 1_700_000_003_000_000_000},
+				{Device: device, Bytes: 1 << 33, Making: true, Holders: 1},
+			},
+		}}}}}},
+		{"server-info-placements", wire.KindResponse, OpServerInfo, 0, &ServerInfo{Server: "8c1f", Placements: []PlacementDevice{{
+			Device: device, Budget: 40 << 30, Keep: int64(5 * time.Minute), Bytes: 1 << 33, Placements: 1, Hits: 5, Copies: 2, CopiedBytes: 1 << 34,
+			CopyTime: int64(time.Second), Evictions: 1, Failures: 1,
+		}}}},
 		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
 	}, append(callSamples(),
 		sample{"request-metadata", wire.KindRequest, OpCall, 0, &Request{Op: OpCall, Timeout: time.Second, Body: least, Metadata: Metadata{

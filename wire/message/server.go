@@ -44,6 +44,35 @@ type ServerInfo struct {
 	Refusals []Refusals `cbor:"20,keyasint,omitempty"`
 	// NotAdopted holds the kept versions that it cannot map, sorted by name and number.
 	NotAdopted []NotAdopted `cbor:"21,keyasint,omitempty"`
+	// Placements holds the devices on which it makes placements.
+	Placements []PlacementDevice `cbor:"22,keyasint,omitempty"`
+}
+
+// PlacementDevice describes the placements of a server on one device: the settings, the current use, and counters since
+// its start.
+type PlacementDevice struct {
+	// Device is the device.
+	Device DeviceInfo `cbor:"1,keyasint"`
+	// Budget limits the bytes of the placements.
+	Budget uint64 `cbor:"2,keyasint"`
+	// Keep is how long a placement stays without holders, in nanoseconds.
+	Keep int64 `cbor:"3,keyasint,omitempty"`
+	// Bytes is the size of the placements, including those that are being made.
+	Bytes uint64 `cbor:"4,keyasint,omitempty"`
+	// Placements is their number.
+	Placements uint64 `cbor:"5,keyasint,omitempty"`
+	// Hits counts requests that found a placement.
+	Hits uint64 `cbor:"6,keyasint,omitempty"`
+	// Copies counts placements that were made.
+	Copies uint64 `cbor:"7,keyasint,omitempty"`
+	// CopiedBytes is the size of those.
+	CopiedBytes uint64 `cbor:"8,keyasint,omitempty"`
+	// CopyTime is the total duration of their copies in nanoseconds.
+	CopyTime int64 `cbor:"9,keyasint,omitempty"`
+	// Evictions counts placements without holders that were freed before their time, for lack of room.
+	Evictions uint64 `cbor:"10,keyasint,omitempty"`
+	// Failures counts placements that could not be made.
+	Failures uint64 `cbor:"11,keyasint,omitempty"`
 }
 
 // Refusals counts refusals of one right.
@@ -99,7 +128,7 @@ type MemoryUse struct {
 	Device UUID `cbor:"1,keyasint"`
 	// Type is its DLPack type.
 	Type int32 `cbor:"2,keyasint"`
-	// Use is "models", "objects", "results" for cached results, or "tasks" for results of tasks.
+	// Use is "models", "placements", "objects", "results" for cached results, or "tasks" for results of tasks.
 	Use string `cbor:"3,keyasint"`
 	// Bytes is the size.
 	Bytes uint64 `cbor:"4,keyasint,omitempty"`

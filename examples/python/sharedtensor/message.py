@@ -1,8 +1,8 @@
 """How a message class becomes CBOR and back.
 
-A message is a dataclass whose n-th field has the key n, as in protocol.cddl. A field without a default is always
-written; one with a default is left out when it has that value. Reading takes a missing key for zero, empty or false,
-and ignores keys it does not know.
+A message is a dataclass whose n-th field has the key n, or the key that KEYS has for it, as in protocol.cddl. A field
+without a default is always written; one with a default is left out when it has that value. Reading takes a missing key
+for zero, empty or false, and ignores keys it does not know.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Message:
     """The base of all messages. Instances are plain values."""
 
     __slots__ = ()
+    KEYS: ClassVar[dict[str, int]] = {}
     _fields: ClassVar[list[Field] | None] = None
     _has_value: ClassVar[bool | None] = None
 
@@ -76,7 +77,7 @@ class Message:
                     codec.zero(),
                     cbor.head(0, key),
                 )
-                for key, (f, codec) in enumerate(((f, _codec(hints[f.name])) for f in own), 1)
+                for key, f, codec in ((cls.KEYS.get(f.name, n), f, _codec(hints[f.name])) for n, f in enumerate(own, 1))
             ]
         return own_fields
 

@@ -1,4 +1,5 @@
-"""Messages, one class each, the n-th field with the key n. Made by make_messages.py from wire/fields.json.
+"""Messages, one class each, the n-th field with the key n, or with that of KEYS. Made by make_messages.py from
+wire/fields.json.
 
 What they mean is in wire/PROTOCOL.md. Times are nanoseconds since 1970, durations nanoseconds.
 """
@@ -24,8 +25,11 @@ class Storage(Message):
 
 @dataclass(kw_only=True, slots=True)
 class Acquire(Message):
+    KEYS: ClassVar[dict[str, int]] = {"device": 4}
+
     name: str
     version: U64 = 0
+    device: UUID = bytes(16)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -245,6 +249,7 @@ class Holder(Message):
     uid: U32 = 0
     label: str = ""
     since: I64 = 0
+    placements: list[UUID] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -462,6 +467,32 @@ class Ping(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Placement(Message):
+    device: DeviceInfo
+    nbytes: U64
+    making: bool = False
+    made_at: I64 = 0
+    hits: U64 = 0
+    holders: U64 = 0
+    unused_since: I64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class PlacementDevice(Message):
+    device: DeviceInfo
+    budget: U64
+    keep: Size = 0
+    nbytes: U64 = 0
+    placements: U64 = 0
+    hits: U64 = 0
+    copies: U64 = 0
+    copied_bytes: U64 = 0
+    copy_time: Size = 0
+    evictions: U64 = 0
+    failures: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
 class Pong(Message):
     timestamp: I64 = 0
 
@@ -571,6 +602,7 @@ class ServerInfo(Message):
     limits: list[LimitUse] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
     not_adopted: list[NotAdopted] = field(default_factory=list)
+    placements: list[PlacementDevice] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -727,6 +759,7 @@ class VersionInfo(Message):
     withdrawn: bool = False
     digest_state: U8 = 0
     digest: bytes = b""
+    placements: list[Placement] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
