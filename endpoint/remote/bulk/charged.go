@@ -16,6 +16,22 @@ type Charged struct {
 	Charge func(n int64) error
 }
 
+// account is the charge of a received message.
+type account struct{ release func() }
+
+// Own makes the message own the charge of its memory: Free calls release. It releases an earlier charge.
+func (a *account) Own(release func()) {
+	a.close()
+	a.release = release
+}
+
+func (a *account) close() {
+	if a.release != nil {
+		a.release()
+		a.release = nil
+	}
+}
+
 // Estimates of memory in bytes.
 const (
 	uncharged   = 512 // encodings up to this size are not charged

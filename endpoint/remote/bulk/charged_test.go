@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 )
 
 // expensive are encodings of requests whose messages take many times their memory.
@@ -77,15 +78,27 @@ func TestDecodedMemoryIsCharged(t *testing.T) {
 	}
 }
 
-// The charge of a message that a handler frees late is released with it.
-func TestPartsOwnTheirCharge(t *testing.T) {
-	released := 0
-	p := &bulk.Parts{Head: new(pb.ModelInferRequest), Field: 7}
-	require.NoError(t, bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer{0x3a, 1, 0}}, p))
-	p.Own(func() { released++ })
-	p.Take()
-	require.Zero(t, released)
-	p.Free()
-	p.Free()
-	require.Equal(t, 1, released)
+// The charge of a message that a handler frees late is released with its bytes, and once.
+func TestMessagesOwnTheirCharge(t *testing.T) {
+	parts := &bulk.Parts{Head: new(pb.ModelInferRequest), Field: 7}
+	single := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
+	for m, bytes := range map[interface {
+		Own(release func())
+		Free()
+	}]func() int{
+		parts:  func() int { return len(parts.List()) },
+		single: func() int { return single.Data().Len() },
+	} {
+		released, replaced := 0, 0
+		require.NoError(t, bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer{0x3a, 1, 0, 0x1a, 1, 'i'}}, m))
+		m.Own(func() { replaced++ })
+		m.Own(func() { released++ })
+		require.Equal(t, 1, replaced)
+		require.Equal(t, 1, bytes())
+		require.Zero(t, released)
+		m.Free()
+		m.Free()
+		require.Equal(t, 1, released)
+		require.Zero(t, bytes(), "after the charge was released")
+	}
 }

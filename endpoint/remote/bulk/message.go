@@ -13,7 +13,9 @@ import (
 // errMessage is returned for an encoding that is not one protobuf message.
 var errMessage = errors.New("bad protobuf encoding")
 
-// Message is a protobuf message with one bytes field that is kept outside Head. It is not safe for concurrent use.
+// Message is a protobuf message with one bytes field that is kept outside Head. A received message owns its bytes and the
+// charge of its memory: Free releases both, so a handler cannot hold the bytes without the charge. It is not safe for concurrent
+// use.
 type Message struct {
 	// Head is the message without the large field. The caller must set it, also before receiving.
 	Head proto.Message
@@ -26,6 +28,7 @@ type Message struct {
 	Name *Name
 
 	data mem.BufferSlice // the large field; the message owns a reference to each buffer
+	account
 }
 
 // SetData sets the large field and takes ownership of the references to its buffers. It frees the previous value.
@@ -34,28 +37,26 @@ func (m *Message) SetData(data mem.BufferSlice) {
 	m.data = data
 }
 
-// TakeData returns the received large field and removes it from the message. The caller owns the references to the
-// buffers.
-func (m *Message) TakeData() mem.BufferSlice {
-	data := m.data
-	m.data = nil
-	if data != nil || m.Head == nil {
-		return data
+// Data returns the received large field. It is borrowed and valid until Free.
+func (m *Message) Data() mem.BufferSlice {
+	if m.data != nil || m.Head == nil {
+		return m.data
 	}
 	// A different codec has put the field into Head.
 	head, field := m.Head.ProtoReflect(), m.descriptor()
 	if field == nil || !head.Has(field) {
 		return nil
 	}
-	data = mem.BufferSlice{mem.SliceBuffer(head.Get(field).Bytes())}
+	m.data = mem.BufferSlice{mem.SliceBuffer(head.Get(field).Bytes())}
 	head.Clear(field)
-	return data
+	return m.data
 }
 
-// Free releases the buffers of the large field. The message can be reused.
+// Free releases the buffers of the large field and the charge of the message. The message can be reused.
 func (m *Message) Free() {
 	m.data.Free()
 	m.data = nil
+	m.account.close()
 }
 
 // Size returns the size of Head and the large field in bytes.

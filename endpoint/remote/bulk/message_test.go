@@ -56,7 +56,7 @@ func TestWireIsOrdinaryProtobuf(t *testing.T) {
 		back := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
 		require.NoError(t, ours.Unmarshal(pieces(r, encoded.Materialize()), back))
 		require.True(t, proto.Equal(chunk(), back.Head))
-		require.True(t, bytes.Equal(data, back.TakeData().Materialize()))
+		require.True(t, bytes.Equal(data, back.Data().Materialize()))
 	}
 }
 
@@ -69,7 +69,7 @@ func TestOtherCodec(t *testing.T) {
 	require.NoError(t, err)
 	back := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
 	require.NoError(t, theirs.Unmarshal(encoded, back))
-	require.Equal(t, "abc", string(back.TakeData().Materialize()))
+	require.Equal(t, "abc", string(back.Data().Materialize()))
 	require.True(t, proto.Equal(chunk(), back.Head))
 }
 
@@ -116,7 +116,7 @@ func TestReceivedBuffersAreFreed(t *testing.T) {
 	require.NoError(t, bulk.Codec().Unmarshal(mem.BufferSlice{whole}, m))
 	whole.Free()
 	require.Zero(t, released)
-	require.Equal(t, 5000, m.TakeData().Len())
+	require.Equal(t, 5000, m.Data().Len())
 	require.Error(t, bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(head[:100])}, m))
 }
 
@@ -137,7 +137,7 @@ func FuzzUnmarshal(f *testing.F) {
 		if err != nil {
 			return // protobuf keeps groups as unknown fields
 		}
-		require.True(t, bytes.Equal(want.Data, m.TakeData().Materialize()))
+		require.True(t, bytes.Equal(want.Data, m.Data().Materialize()))
 		want.Data = nil
 		want.ProtoReflect().SetUnknown(nil) // unknown fields are kept, but with their numbers in the shortest form
 		m.Head.ProtoReflect().SetUnknown(nil)

@@ -45,7 +45,7 @@ func TestNamesAreCheckedFirst(t *testing.T) {
 		parts := &Parts{Head: &pb.SourceContext{}, Field: 7, Name: name}
 		require.NoError(t, parts.unmarshal(buffers, nil), c.name)
 		require.Equal(t, c.err, name.Err(), c.name)
-		require.Equal(t, c.err != nil, len(parts.Take()) == 0, c.name)
+		require.Equal(t, c.err != nil, len(parts.List()) == 0, c.name)
 
 		*name = Name{Field: 1, Check: name.Check}
 		message := &Message{Head: &pb.SourceContext{}, Field: 7, Name: name}

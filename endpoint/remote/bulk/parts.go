@@ -26,23 +26,17 @@ type Parts struct {
 	// Name, if not nil, is the field with the name of the message. It is checked before the message is decoded.
 	Name *Name
 
-	parts   []mem.BufferSlice // the message owns a reference to each buffer
-	release func()            // returns the charge of the message; nil if it has none
+	parts []mem.BufferSlice // the message owns a reference to each buffer
+	account
 }
-
-// Own makes the message own the charge of its memory: Free calls release. A handler that uses a message after it has received
-// the next one keeps it charged by freeing it at the end.
-func (p *Parts) Own(release func()) { p.release = release }
 
 // Append adds a part and takes ownership of the references to its buffers.
 func (p *Parts) Append(part mem.BufferSlice) { p.parts = append(p.parts, part) }
 
-// Take returns the received parts and removes them from the message. The caller owns the references to the buffers.
-func (p *Parts) Take() []mem.BufferSlice {
-	parts := p.parts
-	p.parts = nil
-	if parts != nil || p.Head == nil {
-		return parts
+// List returns the received parts. They are borrowed and valid until Free.
+func (p *Parts) List() []mem.BufferSlice {
+	if p.parts != nil || p.Head == nil {
+		return p.parts
 	}
 	// A different codec has put the field into Head.
 	head, field := p.Head.ProtoReflect(), p.descriptor()
@@ -51,22 +45,19 @@ func (p *Parts) Take() []mem.BufferSlice {
 	}
 	list := head.Get(field).List()
 	for i := range list.Len() {
-		parts = append(parts, mem.BufferSlice{mem.SliceBuffer(list.Get(i).Bytes())})
+		p.parts = append(p.parts, mem.BufferSlice{mem.SliceBuffer(list.Get(i).Bytes())})
 	}
 	head.Clear(field)
-	return parts
+	return p.parts
 }
 
 // Free releases the buffers of the parts and the charge of the message. The message can be reused.
 func (p *Parts) Free() {
-	if p.release != nil {
-		p.release()
-		p.release = nil
-	}
 	for _, part := range p.parts {
 		part.Free()
 	}
 	p.parts = nil
+	p.account.close()
 }
 
 // Size returns the size of Head and the parts in bytes.

@@ -52,7 +52,7 @@ func TestPartsAreOrdinaryProtobuf(t *testing.T) {
 				back := &bulk.Parts{Head: new(pb.ModelInferResponse), Field: 6}
 				whole := encoded.Materialize()
 				require.NoError(t, codec.Unmarshal(pieces(r, whole), back))
-				taken := back.Take()
+				taken := back.List()
 				require.Len(t, taken, n)
 				for i, part := range taken {
 					require.True(t, bytes.Equal(want.GetRawOutputContents()[i], part.Materialize()))
@@ -70,7 +70,7 @@ func TestInvalidPartsAreRefused(t *testing.T) {
 	for n := range whole {
 		p := &bulk.Parts{Head: new(pb.ModelInferRequest), Field: 7}
 		if err := bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(whole[:n])}, p); err != nil {
-			require.Empty(t, p.Take())
+			require.Empty(t, p.List())
 		}
 	}
 	p := &bulk.Parts{Head: new(pb.ModelInferRequest), Field: 7}

@@ -28,14 +28,20 @@ func sendChunks(call bulk.Stream, first *bulk.Message, buffer mem.Buffer, next f
 	return nil
 }
 
-// fill reads the elements of t from chunks. It takes ownership of data, the first chunk; next returns the others.
+// fill reads the elements of t from chunks. It borrows first, the first chunk; next returns the others, which fill owns.
 // charge charges each chunk before it is stored; it is nil if everything is charged already.
-func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, charge func(int64) error, next func() (mem.BufferSlice, error)) error {
+func fill(t *tensor.Tensor, first *bulk.Message, bytes int64, charge func(int64) error, next func() (*bulk.Message, error)) error {
 	memory := t.Storage().Memory()
+	chunk := first
+	defer func() {
+		if chunk != nil && chunk != first {
+			chunk.Free()
+		}
+	}()
 	for at := int64(0); ; {
+		data := chunk.Data()
 		n := int64(data.Len())
 		if n > bytes-at {
-			data.Free()
 			return fmt.Errorf("%w: more data than the %d bytes of the shape", ErrInvalid, bytes)
 		}
 		var err error
@@ -45,18 +51,19 @@ func fill(t *tensor.Tensor, data mem.BufferSlice, bytes int64, charge func(int64
 		if err == nil {
 			err = bulk.Store(memory, at, data, nil)
 		}
-		data.Free()
 		if err != nil {
 			return err
 		}
 		if at += n; at == bytes {
 			return nil
 		}
-		if data, err = next(); err != nil {
+		if chunk != first {
+			chunk.Free()
+		}
+		if chunk, err = next(); err != nil {
 			return unexpected(err)
 		}
-		if data.Len() == 0 {
-			data.Free()
+		if chunk.Data().Len() == 0 {
 			return fmt.Errorf("%w: an empty chunk", ErrInvalid)
 		}
 	}

@@ -272,14 +272,12 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 		return nil, trailer, err
 	}
 	c.local.Store(local.Addr(remote.Addr))
-	out := response.TakeData()
-	defer out.Free()
 	answer := response.Head.(*computepb.ComputeResponse)
 	spec, bytes, err := c.describe(answer)
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := decode(out, spec, bytes, answer.GetMetadata()[keyCompression], c.opts.Device)
+	t, err := decode(response.Data(), spec, bytes, answer.GetMetadata()[keyCompression], c.opts.Device)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -305,27 +303,25 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 		}
 	}
 	first := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
+	defer first.Free()
 	if err := call.RecvMsg(first); err != nil {
 		if !all && mayHaveRun(err) { // the server runs the function only after it has received the whole argument
 			return nil, surelyNotRun, err
 		}
 		return nil, call.Trailer(), err
 	}
-	answer, data := first.Head.(*computepb.ComputeResponse), first.TakeData()
+	answer := first.Head.(*computepb.ComputeResponse)
 	spec, bytes, err := c.describe(answer)
 	if err != nil {
-		data.Free()
 		return nil, nil, err
 	}
 	t, err := newTensor(c.opts.Device, spec, bytes)
 	if err != nil {
-		data.Free()
 		return nil, nil, err
 	}
-	more := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
-	err = fill(t, data, bytes, nil, func() (mem.BufferSlice, error) {
-		err := call.RecvMsg(more)
-		return more.TakeData(), err
+	err = fill(t, first, bytes, nil, func() (*bulk.Message, error) {
+		more := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
+		return more, call.RecvMsg(more)
 	})
 	if err != nil {
 		t.Close()

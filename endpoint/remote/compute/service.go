@@ -66,8 +66,8 @@ func handleCompute(srv any, ctx context.Context, dec func(any) error, intercepto
 
 // compute answers a request that is one message.
 func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message, error) {
-	data := in.TakeData()
-	defer data.Free()
+	defer in.Free()
+	data := in.Data()
 	if err := in.Name.Err(); err != nil {
 		grpc.SetTrailer(ctx, metadata.Pairs(notRun, "1"))
 		return nil, admission.Status(err)
@@ -250,14 +250,14 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	if err != nil {
 		return admission.Status(err)
 	}
-	data := first.TakeData()
+	defer first.Free() // the job keeps its head
 	j := sv.server.newJob(request)
 	j.stream = true
 	out, err := j.run(call.Context(), sv.server.opts.StreamBytes, func(spec tensor.Spec, bytes int64, dev driver.Device) (*tensor.Tensor, error) {
 		if c := j.request.GetMetadata()[keyCompression]; c != "" {
 			return nil, fmt.Errorf("%w: compression in ComputeStream", ErrNotServed)
 		}
-		return j.receive(data, spec, bytes, dev, sv.server.chunks(requests))
+		return j.receive(first, spec, bytes, dev, sv.server.chunks(requests))
 	})
 	if err == nil {
 		err = j.send(call, out)
@@ -269,10 +269,10 @@ func (sv service) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeR
 	return admission.Status(err)
 }
 
-// chunks returns a function that receives the next chunk's data and fails if the transfer is too slow.
-func (s *Server) chunks(requests *bulk.Pump[*computepb.ComputeRequest]) func() (mem.BufferSlice, error) {
+// chunks returns a function that receives the next chunk and fails if the transfer is too slow.
+func (s *Server) chunks(requests *bulk.Pump[*computepb.ComputeRequest]) func() (*bulk.Message, error) {
 	meter := admission.NewMeter(admission.Rate{Bytes: s.opts.MinRate, Grace: s.opts.Stall})
-	return func() (mem.BufferSlice, error) {
+	return func() (*bulk.Message, error) {
 		begin := time.Now()
 		_, m, err := requests.Next(meter.Left())
 		if err != nil {
@@ -282,27 +282,25 @@ func (s *Server) chunks(requests *bulk.Pump[*computepb.ComputeRequest]) func() (
 			m.Free()
 			return nil, err
 		}
-		return m.TakeData(), nil
+		return m, nil
 	}
 }
 
-// receive fills a tensor from chunks. It takes ownership of data, the first chunk.
-func (j *job) receive(data mem.BufferSlice, spec tensor.Spec, bytes int64, dev driver.Device, next func() (mem.BufferSlice, error)) (*tensor.Tensor, error) {
+// receive fills a tensor from chunks. It borrows first, the first chunk.
+func (j *job) receive(first *bulk.Message, spec tensor.Spec, bytes int64, dev driver.Device, next func() (*bulk.Message, error)) (*tensor.Tensor, error) {
 	charge := j.take
 	if s := j.server; s.opts.Arrivals != nil {
 		dev = s.opts.Arrivals
 	} else if err := j.take(bytes); err != nil { // the device allocates all memory at once
-		data.Free()
 		return nil, err
 	} else {
 		charge = nil
 	}
 	t, err := newTensor(dev, spec, bytes)
 	if err != nil {
-		data.Free()
 		return nil, err
 	}
-	if err := fill(t, data, bytes, charge, next); err != nil {
+	if err := fill(t, first, bytes, charge, next); err != nil {
 		t.Close()
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
@@ -65,12 +64,11 @@ func handleInfer(srv any, ctx context.Context, dec func(any) error, interceptor 
 
 // modelInfer answers a request that is one message.
 func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error) {
-	parts := in.Take()
-	defer freeParts(parts)
+	defer in.Free()
 	if err := in.Name.Err(); err != nil {
 		return nil, admission.Status(err)
 	}
-	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
+	r, err := requestOf(in.Head.(*pb.ModelInferRequest), in.List())
 	if err == nil {
 		err = s.checkClient(ctx, r)
 	}
@@ -84,12 +82,6 @@ func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error
 	defer out.outputs.close()
 	message, err := out.message(s.service)
 	return message, admission.Status(err)
-}
-
-func freeParts(parts []mem.BufferSlice) {
-	for _, p := range parts {
-		p.Free()
-	}
 }
 
 // ServerLive implements the service.

@@ -76,8 +76,6 @@ func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInfe
 // answer answers one request. turn is closed when the previous request has been answered. first reports that there is
 // none.
 func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}, first bool) {
-	parts := in.Take()
-	defer freeParts(parts)
 	var err error
 	if !first { // the call counted the first
 		err = st.s.env.Admission.Request(rights.Sender(ctx))
@@ -87,7 +85,7 @@ func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan s
 	}
 	var r *request
 	if err == nil {
-		r, err = requestOf(in.Head.(*pb.ModelInferRequest), parts)
+		r, err = requestOf(in.Head.(*pb.ModelInferRequest), in.List())
 	}
 	if err == nil {
 		err = st.s.checkClient(ctx, r)

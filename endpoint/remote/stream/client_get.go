@@ -97,10 +97,9 @@ func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, str
 		if err != nil {
 			return progressed, err
 		}
-		data := message.TakeData()
-		n := uint64(data.Len())
-		err = g.upload.Write(g.writer, pieceOf(int(chunk.GetTensor()), chunk, data))
-		data.Free()
+		n := uint64(message.Data().Len())
+		err = g.upload.Write(g.writer, pieceOf(int(chunk.GetTensor()), chunk, message.Data()))
+		message.Free()
 		if err != nil {
 			return progressed, err
 		}

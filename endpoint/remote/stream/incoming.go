@@ -69,7 +69,8 @@ func (in *incoming) run(chunks *bulk.Pump[*streampb.Chunk]) {
 	for pace := newPace(in.limits); ; {
 		chunk, message, err := next(pace, chunks, len(in.partial) > 0)
 		if err == nil {
-			err = in.add(chunk, message.TakeData())
+			err = in.add(chunk, message.Data())
+			message.Free()
 		}
 		if errors.Is(err, io.EOF) {
 			in.granted.grant(math.MaxUint64) // the peer can no longer grant credit
@@ -107,7 +108,7 @@ func (in *incoming) end(err error) {
 	in.wakeLocked()
 }
 
-// add processes a message.
+// add processes a message. It borrows data.
 func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 	if chunk.GetCredit() > 0 {
 		in.granted.grant(chunk.GetCredit())
@@ -117,16 +118,12 @@ func (in *incoming) add(chunk *streampb.Chunk, data mem.BufferSlice) error {
 	}
 	n := uint64(data.Len())
 	if n == 0 && chunk.GetSpec() == nil {
-		data.Free()
 		return nil
 	}
 	u, err := in.find(chunk)
-	if err != nil {
-		data.Free()
-		return err
+	if err == nil {
+		err = u.Write(1, pieceOf(0, chunk, data))
 	}
-	err = u.Write(1, pieceOf(0, chunk, data))
-	data.Free()
 	if err != nil {
 		return err
 	}

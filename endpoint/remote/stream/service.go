@@ -125,10 +125,9 @@ func (s service) receive(
 		if err != nil {
 			return bytes, err
 		}
-		data := message.TakeData()
-		n := uint64(data.Len())
-		err = write(pieceOf(int(chunk.GetTensor()), chunk, data))
-		data.Free()
+		n := uint64(message.Data().Len())
+		err = write(pieceOf(int(chunk.GetTensor()), chunk, message.Data()))
+		message.Free()
 		if err != nil {
 			return bytes, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -28,9 +29,11 @@ type assembler struct {
 // partial is an incomplete tensor.
 type partial struct {
 	total    uint32
-	pieces   map[uint32]mem.BufferSlice // by chunk number, as received
-	bytes    int64                      // charged to the budget
+	pieces   map[uint32]*bulk.Message // by chunk number, without heads; each owns its charge
+	bytes    int64                    // of the pieces and the metadata
 	metadata map[string]string
+	charge   *admission.Charge // of the call
+	texts    int64             // charge of the metadata
 }
 
 // newAssembler returns an assembler, which takes charge.
@@ -38,27 +41,33 @@ func newAssembler(limits Limits, charge *admission.Charge) *assembler {
 	return &assembler{limits: limits, charge: charge, partial: make(map[string]*partial)}
 }
 
-// pieceCost is the overhead of keeping a chunk.
+// pieceCost is the overhead of keeping a chunk or an entry of its metadata.
 const pieceCost = 256
 
-// add processes a chunk. It returns the tensor that the chunk completes, which the caller frees, or nil.
-func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, error) {
+// add processes a chunk, which it takes with its head. It returns the tensor that the chunk completes, which the caller frees,
+// or nil.
+func (a *assembler) add(chunk *torchpb.TensorChunk, message *bulk.Message) (*partial, error) {
 	id := chunk.GetTensorId()
-	p, cost, err := a.accept(chunk, data)
+	p, cost, texts, err := a.accept(chunk, message.Data())
 	if err != nil {
-		data.Free()
+		message.Free()
 		return nil, fmt.Errorf("tensor %q: %w", id, err)
 	}
-	if old, ok := p.pieces[chunk.GetChunkNumber()]; ok { // the later chunk replaces the earlier one
-		refund := int64(old.Len()) + pieceCost
+	message.Head = nil
+	message.Own(func() {
+		a.charge.Release(cost)
+		p.bytes -= cost
+	})
+	compact(message)
+	if old := p.pieces[chunk.GetChunkNumber()]; old != nil { // the later chunk replaces the earlier one
 		old.Free()
-		a.charge.Release(refund)
-		p.bytes -= refund
 	}
-	p.pieces[chunk.GetChunkNumber()] = compact(data)
-	p.bytes += cost
-	if len(chunk.GetMetadata()) > 0 {
-		p.metadata = chunk.GetMetadata()
+	p.pieces[chunk.GetChunkNumber()] = message
+	p.bytes += cost + texts
+	if texts > 0 {
+		a.charge.Release(p.texts)
+		p.bytes -= p.texts
+		p.metadata, p.texts = chunk.GetMetadata(), texts
 	}
 	if len(p.pieces) < int(p.total) {
 		return nil, nil
@@ -67,47 +76,45 @@ func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*part
 	return p, nil
 }
 
-// accept checks a chunk against the limits and returns its tensor. It charges the cost of the chunk.
-func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, int64, error) {
-	total, number, cost := chunk.GetTotalChunks(), chunk.GetChunkNumber(), int64(data.Len())+pieceCost+int64(len(chunk.GetTensorId()))
+// accept checks a chunk against the limits and returns its tensor. It charges the chunk and the texts of its metadata.
+func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (p *partial, cost, texts int64, err error) {
+	total, number := chunk.GetTotalChunks(), chunk.GetChunkNumber()
+	cost = int64(data.Len()) + pieceCost + int64(len(chunk.GetTensorId()))
 	for key, value := range chunk.GetMetadata() {
-		cost += pieceCost + int64(len(key)+len(value))
+		texts += pieceCost + int64(len(key)+len(value))
 	}
 	switch {
 	case total == 0 || number >= total:
-		return nil, 0, fmt.Errorf("%w: chunk %d of %d", ErrInvalid, number, total)
+		return nil, 0, 0, fmt.Errorf("%w: chunk %d of %d", ErrInvalid, number, total)
 	case total > a.limits.Chunks:
-		return nil, 0, fmt.Errorf("%w: %d chunks are more than %d", ErrLimit, total, a.limits.Chunks)
+		return nil, 0, 0, fmt.Errorf("%w: %d chunks are more than %d", ErrLimit, total, a.limits.Chunks)
 	case data.Len() == 0:
-		return nil, 0, fmt.Errorf("%w: chunk %d is empty", ErrInvalid, number)
+		return nil, 0, 0, fmt.Errorf("%w: chunk %d is empty", ErrInvalid, number)
 	}
-	p := a.partial[chunk.GetTensorId()]
+	p = a.partial[chunk.GetTensorId()]
 	switch {
 	case p == nil && len(a.partial) >= incompletePerCall:
-		return nil, 0, fmt.Errorf("%w: more than %d tensors at a time", ErrLimit, incompletePerCall)
+		return nil, 0, 0, fmt.Errorf("%w: more than %d tensors at a time", ErrLimit, incompletePerCall)
 	case p == nil:
-		p = &partial{total: total, pieces: make(map[uint32]mem.BufferSlice)}
+		p = &partial{total: total, pieces: make(map[uint32]*bulk.Message), charge: a.charge}
 	case p.total != total:
-		return nil, 0, fmt.Errorf("%w: %d chunks at first, now %d", ErrInvalid, p.total, total)
+		return nil, 0, 0, fmt.Errorf("%w: %d chunks at first, now %d", ErrInvalid, p.total, total)
 	}
-	if p.bytes+cost > a.limits.TensorBytes {
-		return nil, 0, fmt.Errorf("%w: more than %d bytes", ErrLimit, a.limits.TensorBytes)
+	if p.bytes+cost+texts > a.limits.TensorBytes {
+		return nil, 0, 0, fmt.Errorf("%w: more than %d bytes", ErrLimit, a.limits.TensorBytes)
 	}
-	if err := a.charge.Add(cost); err != nil {
-		return nil, 0, limitError(err)
+	if err := a.charge.Add(cost + texts); err != nil {
+		return nil, 0, 0, limitError(err)
 	}
 	a.partial[chunk.GetTensorId()] = p
-	return p, cost, nil
+	return p, cost, texts, nil
 }
 
-// compact copies data that is split into so many small buffers that their overhead exceeds the data. It takes data.
-func compact(data mem.BufferSlice) mem.BufferSlice {
-	if len(data) <= 2+data.Len()/(4<<10) {
-		return data
+// compact copies the data of a message that is split into so many small buffers that their overhead exceeds the data.
+func compact(message *bulk.Message) {
+	if data := message.Data(); len(data) > 2+data.Len()/(4<<10) {
+		message.SetData(mem.BufferSlice{mem.SliceBuffer(data.Materialize())})
 	}
-	whole := mem.SliceBuffer(data.Materialize())
-	data.Free()
-	return mem.BufferSlice{whole}
 }
 
 // missing returns an error that lists the incomplete tensors, or nil if there are none.
@@ -130,18 +137,18 @@ func (a *assembler) missing() error {
 // free releases the incomplete tensors.
 func (a *assembler) free() {
 	for _, p := range a.partial {
-		p.free(a.charge)
+		p.free()
 	}
 	clear(a.partial)
 	a.charge.Close()
 }
 
-func (p *partial) free(charge *admission.Charge) {
+func (p *partial) free() {
 	for _, piece := range p.pieces {
 		piece.Free()
 	}
-	charge.Release(p.bytes)
-	p.pieces, p.bytes = nil, 0
+	p.charge.Release(p.texts)
+	p.pieces, p.metadata, p.texts = nil, nil, 0
 }
 
 // load reads the tensor of a complete file into memory of dev, copying the elements once.
@@ -168,7 +175,7 @@ type pieceReader struct {
 func newPieceReader(p *partial) *pieceReader {
 	r := &pieceReader{}
 	for number := range p.total {
-		for _, b := range p.pieces[number] {
+		for _, b := range p.pieces[number].Data() {
 			r.buffers = append(r.buffers, b)
 			r.starts = append(r.starts, r.size)
 			r.size += int64(b.Len())

@@ -116,13 +116,13 @@ func (s torchService) eachTensor(ctx context.Context, call bulk.Receiver, f func
 }
 
 func (s torchService) addChunk(a *assembler, chunk *torchpb.TensorChunk, message *bulk.Message, f func(*Item) error) error {
-	whole, err := a.add(chunk, message.TakeData())
+	whole, err := a.add(chunk, message)
 	if err != nil || whole == nil {
 		return err
 	}
 	t, err := whole.load(s.opts.Device)
 	metadata := whole.metadata
-	whole.free(a.charge)
+	whole.free()
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", chunk.GetTensorId(), err)
 	}

@@ -26,7 +26,8 @@ type stream struct {
 	mu       sync.Mutex
 	charged  *admission.Charge
 	messages messages
-	held     int64     // charge of the message that the handler is processing
+	held     int64     // charge of the message that the handler is processing; messages of package bulk own theirs
+	first    bool      // a message was received: its charge ends with the call, because handlers keep it
 	decoded  int64     // charge of the message that is being decoded, in addition to its frames
 	costly   error     // why it was not charged
 	reading  bool      // the handler is waiting for a message
@@ -138,7 +139,8 @@ func (s *stream) leave() {
 	}
 }
 
-// receive calls recv, which receives m. It keeps the message charged until the next one is received.
+// receive calls recv, which receives m. A message of package bulk owns its charge. Of other messages, the first remains charged
+// until the call ends, and each later one until the next is received.
 func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 	s.mu.Lock()
 	s.reading, s.deadline = true, time.Now().Add(s.rate.Grace)
@@ -182,6 +184,8 @@ func (s *stream) receive(m any, packed bool, recv func(any) error) error {
 		n := s.held
 		s.held = 0
 		owner.Own(func() { s.charged.Release(n) })
+	} else if !s.first {
+		s.first, s.held = true, 0
 	}
 	return nil
 }

@@ -74,9 +74,9 @@ func (s *bare) ComputeStream(call grpc.BidiStreamingServer[computepb.ComputeRequ
 		if err := call.RecvMsg(in); err != nil {
 			return err
 		}
-		data := in.TakeData()
+		data := in.Data()
 		at += data.CopyTo(s.memory[at:])
-		data.Free()
+		in.Free()
 		if r := in.Head.(*computepb.ComputeRequest); r.GetModelId() == "down" {
 			break
 		}
@@ -350,9 +350,9 @@ func bareStream(b *testing.B, rpc computepb.ComputeServiceClient, model string, 
 		if err := call.RecvMsg(in); err != nil {
 			return err
 		}
-		data := in.TakeData()
+		data := in.Data()
 		at += data.CopyTo(into[at:])
-		data.Free()
+		in.Free()
 		if model == "up" {
 			break
 		}
