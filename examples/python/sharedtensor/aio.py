@@ -92,14 +92,19 @@ class Client(Generic[A]):
         self.sync = sync
 
     async def _run(
-        self, make: Callable[[Session], Operation[T]], timeout: float | None = None, *, light: bool = True
+        self,
+        make: Callable[[Session], Operation[T]],
+        timeout: float | None = None,
+        *,
+        light: bool = True,
+        task: Session | None = None,
     ) -> T:
         """Runs an operation that `make` makes for a session, another one for each session. Connecting has a thread, and
-        so has `make` unless it is `light`."""
+        so has `make` unless it is `light`. `task` is the session of a task that the operation is about."""
         limit = seconds(timeout, self.sync._timeout)
         again: Again | None = None
         while True:
-            session = self.sync._ready()
+            session = task if task is not None and task.answers_tasks else self.sync._ready()
             made: list[Operation[T]] = []
             try:
                 if session is None:
@@ -403,7 +408,7 @@ class Client(Generic[A]):
 
     async def _submit(self, endpoint: str, argument: Any, timeout: float | None) -> Task:
         make = partial(tasks.submit, endpoint, argument, self.sync._pool)
-        return Task(self, await self._run(make, timeout, light=values.is_light(argument)))
+        return Task(self, *await self._run(make, timeout, light=values.is_light(argument)))
 
     async def task(self, id: str, *, timeout: float | None = None) -> Task:
         """Returns a task by its id."""

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import tasks, watching
 from .calls import Object
-from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, TaskError
+from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, TaskError, TaskNotFoundError
 from .loops import Signal, uncut
 from .models import Model
 from .operations import Operation
@@ -22,6 +22,8 @@ from .waiting import seconds
 if TYPE_CHECKING:
     from .aio import Client
 
+T = TypeVar("T")
+
 
 class Task:
     """A task of the server, to await.
@@ -29,14 +31,22 @@ class Task:
     :ivar info: the newest that is known.
     """
 
-    def __init__(self, owner: Client[Any], info: TaskInfo) -> None:
+    def __init__(self, owner: Client[Any], info: TaskInfo, session: Session | None = None) -> None:
+        """`session` is that of the submission."""
         self._client = owner
+        self._submission = tasks.Submission(info.id, session)
         self.id = info.id
         self.info = info
 
+    async def _run(self, make: Callable[[Session], Operation[T]], timeout: float | None = None) -> T:
+        try:
+            return await self._client._run(make, timeout, task=self._submission.session)
+        except TaskNotFoundError as err:
+            raise self._submission.explained(err, self._client.sync) from None
+
     async def refresh(self, *, timeout: float | None = None) -> TaskInfo:
         """Requests the present state."""
-        self.info = await self._client._run(lambda _: tasks.info(self.id), timeout)
+        self.info = await self._run(lambda _: tasks.info(self.id), timeout)
         return self.info
 
     async def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Any:
@@ -45,7 +55,7 @@ class Task:
         async def follow() -> None:
             after = 0
             while not self.info.over:
-                self.info = await self._client._run(partial(_change, self.id, after, progress is not None))
+                self.info = await self._run(partial(_change, self.id, after, progress is not None))
                 if progress is not None:
                     progress(self.info)
                 after = self.info.seq
@@ -70,11 +80,17 @@ class Task:
 
     async def _result(self, timeout: float | None) -> tuple[Any, Object | None]:
         chosen = await self._client._chosen(None)
-        return await self._client._run(lambda _: tasks.result(self.id, chosen, self._client.sync._track), timeout)
+        try:
+            found = await self._run(lambda _: tasks.result(self.id, chosen, self._client.sync._track), timeout)
+        except Error as err:
+            self._submission.settle(err)
+            raise
+        self._submission.settle()
+        return found
 
     async def cancel(self, *, timeout: float | None = None) -> bool:
         """Cancels it. Returns False if it had ended."""
-        return await self._client._run(lambda _: tasks.cancel(self.id), timeout)
+        return await self._run(lambda _: tasks.cancel(self.id), timeout)
 
     def __repr__(self) -> str:
         return f"<sharedtensor.aio.Task {self.info!r}>"

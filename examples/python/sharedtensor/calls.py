@@ -314,14 +314,18 @@ class References:
 
     _lock: threading.Lock
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], None]) -> None:
+        """`renew` is called after a reference was added whose session ends."""
         forks.track(self, _lock=threading.Lock)
+        self._renew = renew
         self._held: weakref.WeakSet[Reference] = weakref.WeakSet()
 
     def add(self, reference: Reference) -> None:
         """Adds one that was just taken."""
         with self._lock:
             self._held.add(reference)
+        if reference.late:
+            self._renew()
 
     def __len__(self) -> int:
         return len(self.held())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
-from collections.abc import Sequence
 from typing import Any
 
 from . import cbor, forks, layout, manifest, messages, op, tables
@@ -59,14 +59,18 @@ class Leases:
 
     _lock: threading.Lock
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], None]) -> None:
+        """`renew` is called after a lease was added whose session ends."""
         forks.track(self, _lock=threading.Lock)
+        self._renew = renew
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
     def add(self, lease: Lease) -> None:
         """Adds one that was just taken."""
         with self._lock:
             self._held.add(lease)
+        if lease.late:
+            self._renew()
 
     def __len__(self) -> int:
         with self._lock:

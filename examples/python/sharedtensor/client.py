@@ -427,7 +427,7 @@ class Client(Connection, Generic[A]):
         return self._submit(endpoint, calls.argument(value, fields), None)
 
     def _submit(self, endpoint: str, argument: Any, timeout: float | None) -> Task:
-        return Task(self, self._run_made(partial(tasks.submit, endpoint, argument, self._pool), timeout=timeout))
+        return Task(self, *self._run_made(partial(tasks.submit, endpoint, argument, self._pool), timeout=timeout))
 
     def task(self, id: str, *, timeout: float | None = None) -> Task:
         """Returns a task by its id. Raises TaskNotFoundError."""
@@ -442,9 +442,6 @@ class Client(Connection, Generic[A]):
     def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> TaskWatch:
         """Returns an iterator over tasks as they change, beginning with the present ones."""
         return TaskWatch(self, id, endpoint, mine)
-
-    def _result_of(self, id: str, timeout: float | None) -> tuple[Any, Object | None]:
-        return self._run(tasks.result(id, frameworks.choose(self._framework), self._track), timeout=timeout)
 
     # ---- objects and the server
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from . import catalog, forks, messages, reconnect
+from . import catalog, forks, messages
 from .again import Again
 from .calls import References
 from .errors import ClosedError, ConnectionLostError, Error, ForkError, NotFoundError, UnavailableError
@@ -18,6 +18,7 @@ from .frames import Frame
 from .groups import WeakGroup
 from .memory import SlabPools
 from .operations import Operation, Steps
+from .reconnect import look_again, renew_late, resume, start_to_look
 from .session import Pending, Session
 from .waiting import seconds
 from .watching import Watch
@@ -51,8 +52,9 @@ class Connection:
         self._current: Session | None = None
         self._closed = False
         self._pool = SlabPools(keep)
-        self._leases = catalog.Leases()
-        self._references = References()
+        me = weakref.ref(self)
+        self._leases = catalog.Leases(lambda: renew_late(me))
+        self._references = References(lambda: renew_late(me))
         self._watchers: WeakGroup[Watch] = WeakGroup()
         self._offers: list[Offer] = []
         self._begun = 0.0  # when the last session began
@@ -107,22 +109,20 @@ class Connection:
                 lost(session)
 
         def leaving(session: Session) -> None:
-            threading.Thread(
-                target=reconnect.look_again, args=(me,), name="sharedtensor reconnect", daemon=True
-            ).start()
+            start_to_look(me)
 
         again = self._current is not None
         session = Session(self.path, on_end=ended, on_leave=leaving, uid=self._uid)
         try:
             self._begun = time.monotonic()
             self._current = session
-            self._box[:] = [session]
+            self._box[:] = [*(s for s in self._box if s.answers_tasks), session]
             session.run()  # its end finds it as the current one
         except BaseException as err:
             session.fail(ConnectionLostError(f"the connection is given up: {err!r}"))
             raise
         if again:
-            session.later(lambda: reconnect.resume(me, session))
+            session.later(lambda: resume(me, session))
         return session
 
     def _lost(self, session: Session) -> None:
@@ -146,7 +146,7 @@ class Connection:
             rest = self._rest
             del self, watchers, offers
             time.sleep(rest)
-            reconnect.look_again(me)
+            look_again(me)
 
     def _renews(self) -> bool:
         """Reports whether the client has something to renew over a new connection."""
@@ -214,10 +214,11 @@ class Connection:
             operation.op, operation.body, files=operation.files, timeout=timeout, discard=late, wait=wait
         )
 
-    def _run(self, operation: Operation[T], *, timeout: float | None = None) -> T:
-        """Runs an operation that any session can send. It is closed afterwards."""
+    def _run(self, operation: Operation[T], *, timeout: float | None = None, task: Session | None = None) -> T:
+        """Runs an operation that any session can send. It is closed afterwards. `task` is the session of a task that
+        the operation is about."""
         try:
-            return self._attempts(lambda session, left: self._once(operation, session, left), operation, timeout)
+            return self._attempts(lambda session, left: self._once(operation, session, left), operation, timeout, task)
         except Error as err:
             operation.explain(err)
             raise
@@ -264,10 +265,12 @@ class Connection:
         once: Callable[[Session, float | None], T],
         operation: Operation[Any] | None = None,
         timeout: float | None = None,
+        task: Session | None = None,
     ) -> T:
-        """Calls `once` with a session and the seconds that are left, again as `Again` allows."""
+        """Calls `once` with a session and the seconds that are left, again as `Again` allows. The first session is
+        `task` if that answers requests about its tasks."""
         limit = seconds(timeout, self._timeout)
-        session = self._session()
+        session = task if task is not None and task.answers_tasks else self._session()
         try:
             return once(session, limit)
         except (ConnectionLostError, UnavailableError) as err:

@@ -47,6 +47,12 @@ class Held:
         """Its number or id at the server."""
         return self._state[1]
 
+    @property
+    def late(self) -> bool:
+        """Whether its session has ended or ends, so that it must be renewed over another one."""
+        session = self.session
+        return session is not None and session.closed is not None
+
     def lost(self, why: str) -> None:
         """Records that the server no longer has it."""
         with _changing:

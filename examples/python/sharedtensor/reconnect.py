@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING
@@ -30,10 +31,36 @@ def resume(me: weakref.ref[Connection], session: Session) -> None:
                 each.fail(err)
         except Exception as err:
             each.fail(InternalError(f"it cannot be renewed over a new connection: {err!r}"))
+    _renew_held(client, session)
+
+
+def _renew_held(client: Connection, session: Session) -> None:
     client._leases.take_again(session)
     client._references.take_again(session)
     if len(client._references):
         objects.watch(session, client._references)
+
+
+def renew_late(me: weakref.ref[Connection]) -> None:
+    """Renews leases and references that came in answers of a session that ends. Does not wait."""
+    client = me()
+    session = None if client is None else client._ready()
+    if session is None:
+        start_to_look(me)
+        return
+    made = session
+
+    def job() -> None:
+        client = me()
+        if client is not None:
+            _renew_held(client, made)
+
+    session.later(job)
+
+
+def start_to_look(me: weakref.ref[Connection]) -> None:
+    """Runs `look_again` in a thread."""
+    threading.Thread(target=look_again, args=(me,), name="sharedtensor reconnect", daemon=True).start()
 
 
 def look_again(me: weakref.ref[Connection]) -> None:

@@ -52,6 +52,10 @@ _FINAL = (ConnectionLostError, ClosedError, ResourceExhaustedError)
 _NO_WAIT = (False,)
 _TICK = 0.002
 """Seconds that the receive thread leaves the socket to another thread that reads it."""
+_OF_TASKS = frozenset({Op.TASK, Op.WAIT_FOR_TASK, Op.TASK_RESULT, Op.CANCEL_TASK})
+"""Requests about one task. The server that accepted the task answers them also after its goodbye."""
+_MOST_TASKS = 4096
+"""Tasks that a session records. Beyond it the connection to a leaving server may end before the oldest of them."""
 _FORKED = "this client was made before the fork: connect again in this process"
 
 
@@ -63,12 +67,14 @@ def label() -> str:
 class Pending(Waiter):
     """A request that was sent, and its outcome. One thread waits for it, or the thread that reads calls callbacks."""
 
-    __slots__ = ("_callbacks", "_discard", "_frame", "_lock", "error", "id")
+    __slots__ = ("_callbacks", "_discard", "_frame", "_lock", "error", "id", "submits")
 
-    def __init__(self, id: int, discard: Callable[[Frame], None] | None = None) -> None:
-        """`discard` receives an answer that has no taker, to release what it brings. The frame is closed afterwards."""
+    def __init__(self, id: int, discard: Callable[[Frame], None] | None = None, *, submits: bool = False) -> None:
+        """`discard` receives an answer that has no taker, to release what it brings. The frame is closed afterwards.
+        `submits` is set if the request submits a task."""
         super().__init__()
         self.id = id
+        self.submits = submits
         self._discard = discard
         self._frame: Frame | None = None
         self.error: BaseException | None = None
@@ -196,6 +202,7 @@ class Session:
         self._ids = itertools.count(1)
         self._pending: dict[int, Pending] = {}
         self._listeners: dict[int, Callable[[Frame], None]] = {}
+        self._tasks: dict[str, None] = {}  # submitted and not settled, the oldest first
         self._on_end = on_end
         self.closed: Error | None = None
         self._on_leave = on_leave
@@ -284,14 +291,16 @@ class Session:
         cancelled here. Raises ClosedError or ConnectionLostError, LeavingError if the connection ended before anything
         was sent, ResourceExhaustedError for what is too large to send, and with `wait` false BlockingIOError if the
         request cannot be sent at once."""
-        try:
-            self.check()
-        except ConnectionLostError as err:
-            raise _not_sent(err) from err
+        of_task = op in _OF_TASKS
+        if not (of_task and self.answers_tasks):
+            try:
+                self.check()
+            except ConnectionLostError as err:
+                raise _not_sent(err) from err
         data = _envelope(op, None if body is None else body if isinstance(body, bytes) else body.encode(), timeout)
-        pending = Pending(next(self._ids), discard)
+        pending = Pending(next(self._ids), discard, submits=op == Op.SUBMIT)
         with self._lock:
-            if self.closed is not None:
+            if self.closed is not None and not (of_task and self.answers_tasks):
                 raise _not_sent(self.closed)
             self._pending[pending.id] = pending
             if events is not None:
@@ -377,6 +386,18 @@ class Session:
             raise ForkError(_FORKED)
         if self.closed is not None:
             raise self.closed
+
+    @property
+    def answers_tasks(self) -> bool:
+        """Whether requests about the tasks of this session can be sent. That holds after the server's goodbye too."""
+        goes_on = self.closed is None or isinstance(self.closed, LeavingError)
+        return goes_on and self._failure is None and os.getpid() == self._pid
+
+    def settled(self, id: str) -> None:
+        """Records that nothing more is expected of a task that was submitted here."""
+        with self._lock:
+            self._tasks.pop(id, None)
+        self._end_if_answered()
 
     def later(self, job: Callable[[], None]) -> None:
         """Queues a job for the session's worker, which runs jobs in order. Never blocks and takes no lock, so that
@@ -499,15 +520,16 @@ class Session:
                 reason = bye.reason or "no reason given"
                 with self._lock:  # new requests are refused; answers that are owed still come
                     self.closed = self.closed or LeavingError(f"the server says goodbye: {reason}")
-                if left and self._pending:
+                if left and (self._pending or self._tasks):
                     self._on_leave(self)
             if self.closed is not None:
                 self._end_if_answered()
 
     def _end_if_answered(self) -> None:
-        """Ends the session after a goodbye when no answers are owed any more."""
+        """Ends the session after a goodbye when no answers are owed any more. The server ends a session whose tasks
+        are not settled."""
         with self._lock:
-            owed = bool(self._pending)
+            owed = bool(self._pending or self._tasks)
         if not owed and isinstance(self.closed, LeavingError):
             self.fail(self.closed)
 
@@ -597,6 +619,8 @@ class Session:
                 frame.close()
                 raise ProtocolError(f"an answer to the request {id}, which was not sent")
             if kind == _RESPONSE:
+                if pending.submits:  # before the outcome: a goodbye that has arrived must not end the session
+                    self._submitted(messages.TaskInfo.decode(frame.body).id)
                 pending.finish(frame, None)
             else:
                 pending.finish(None, exception_of(messages.ErrorMessage.decode(frame.body)))
@@ -617,12 +641,19 @@ class Session:
             frame.close()
             raise ProtocolError(f"a server sends no frame of kind {kind}")
 
+    def _submitted(self, id: str) -> None:
+        with self._lock:
+            self._tasks[id] = None
+            if len(self._tasks) > _MOST_TASKS:
+                del self._tasks[next(iter(self._tasks))]
+
     def _end(self, error: Error) -> None:
         """Ends all that waits. The receive thread calls it once, with the token."""
         with self._lock:
             self.closed = self.closed or error
             pending, self._pending = list(self._pending.values()), {}
             self._listeners.clear()
+            self._tasks.clear()
         self._over = True
         try:
             for each in pending:

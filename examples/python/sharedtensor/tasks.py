@@ -5,11 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import messages, tables, values
+from . import frameworks, messages, tables, values
 from .calls import Object, Track, discard_returned, encoded, finish_returned
-from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, TaskError
+from .errors import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    Error,
+    StaleHandleError,
+    TaskError,
+    TaskNotCompleteError,
+    TaskNotFoundError,
+    combined,
+)
 from .frames import Frame
 from .frameworks import Framework
 from .inbox import Inbox, finalize_later, stop_watch
@@ -24,7 +34,9 @@ from .wire_errors import exception_of
 
 if TYPE_CHECKING:
     from .client import Client
+    from .connection import Connection
 
+T = TypeVar("T")
 OVER = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
@@ -83,8 +95,9 @@ class TaskList(list[TaskInfo]):
         return self.table()._repr_html_()
 
 
-def submit(endpoint: str, value: Any, pools: SlabPools, session: Session) -> Operation[TaskInfo]:
-    """Starts a call as a task. The task is cancelled if the caller leaves before the answer."""
+def submit(endpoint: str, value: Any, pools: SlabPools, session: Session) -> Operation[tuple[TaskInfo, Session]]:
+    """Starts a call as a task. The task is cancelled if the caller leaves before the answer. The result contains the
+    session, over which the server answers requests about the task also after its goodbye."""
     out = values.Outgoing(value, session, pools.arguments)
 
     def discard(frame: Frame, session: Session) -> None:
@@ -93,7 +106,7 @@ def submit(endpoint: str, value: Any, pools: SlabPools, session: Session) -> Ope
     return Operation(
         Op.SUBMIT,
         encoded(endpoint, out),
-        lambda frame, _: TaskInfo(messages.TaskInfo.decode(frame.body)),
+        lambda frame, session: (TaskInfo(messages.TaskInfo.decode(frame.body)), session),
         files=out.files,
         discard=discard,
         done=out.release,
@@ -134,21 +147,62 @@ def listing(states: list[str], endpoint: str, mine: bool) -> Operation[TaskList]
     return mapped(Op.TASKS, body, messages.TasksListed, lambda answer: TaskList(TaskInfo(t) for t in answer.tasks))
 
 
+class Submission:
+    """The session over which a task was submitted. The server that accepted the task answers requests about it there
+    until it has ended, also while the next server serves.
+
+    :ivar session: None for a task that was found by its id.
+    """
+
+    __slots__ = ("_id", "session")
+
+    def __init__(self, id: str, session: Session | None) -> None:
+        self._id = id
+        self.session = session
+
+    def settle(self, error: Error | None = None) -> None:
+        """Records that the result of the task was requested, and failed with `error` unless it is None."""
+        if self.session is not None and not isinstance(error, (TaskNotCompleteError, DeadlineExceededError)):
+            self.session.settled(self._id)
+
+    def explained(self, error: TaskNotFoundError, client: Connection) -> Error:
+        """Returns the error of a task that the present server does not know."""
+        was, now = self.session, client._current
+        if was is None or now is None or was.hello.server == now.hello.server:
+            return error
+        lost: Error = combined(TaskNotFoundError, [StaleHandleError])(
+            f"{error}: its owner was replaced, and it is not known whether the task has run"
+        )
+        lost.server, lost.reason = was.hello.server, "server_mismatch"  # type: ignore[attr-defined]
+        return lost
+
+
 class Task:
     """A task of the server, as `Client.submit` and `Client.task` return it. A pickle of it is a reference by its id.
+
+    The owner that accepted the task finishes it and answers requests about it, also while it leaves. After an owner was
+    killed, requests raise an error that is both TaskNotFoundError and StaleHandleError.
 
     :ivar id: with which any client can look it up.
     :ivar info: the newest that is known.
     """
 
-    def __init__(self, client: Client[Any], info: TaskInfo) -> None:
+    def __init__(self, client: Client[Any], info: TaskInfo, session: Session | None = None) -> None:
+        """`session` is that of the submission."""
         self._client = client
+        self._submission = Submission(info.id, session)
         self.id = info.id
         self.info = info
 
+    def _run(self, operation: Operation[T], timeout: float | None) -> T:
+        try:
+            return self._client._run(operation, timeout=timeout, task=self._submission.session)
+        except TaskNotFoundError as err:
+            raise self._submission.explained(err, self._client) from None
+
     def refresh(self, *, timeout: float | None = None) -> TaskInfo:
         """Requests the present state."""
-        self.info = self._client._run(info(self.id), timeout=timeout)
+        self.info = self._run(info(self.id), timeout)
         return self.info
 
     def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Value:
@@ -169,9 +223,9 @@ class Task:
         while True:
             left = None if until is None else max(until - time.monotonic(), 0.001)
             if each and not after:
-                self.info = self._client._run(info(self.id), timeout=left)
+                self.info = self._run(info(self.id), left)
             else:
-                self.info = self._client._run(wait(self.id, after if each else 0), timeout=left)
+                self.info = self._run(wait(self.id, after if each else 0), left)
             yield self.info
             if self.info.over:
                 return
@@ -180,19 +234,29 @@ class Task:
     def result(self, *, timeout: float | None = None) -> Value:
         """Returns the result of the task, its tensors in place. Raises TaskFailedError with the function's error as
         `__cause__`, TaskCancelledError, and TaskNotCompleteError while it runs."""
-        result: Value = self._client._result_of(self.id, timeout)[0]
-        return result
+        found: Value = self._result(timeout)[0]
+        return found
+
+    def _result(self, timeout: float | None) -> tuple[Any, Object | None]:
+        client = self._client
+        try:
+            found = self._run(result(self.id, frameworks.choose(client._framework), client._track), timeout)
+        except Error as err:
+            self._submission.settle(err)
+            raise
+        self._submission.settle()
+        return found
 
     def object(self, *, timeout: float | None = None) -> Object:
         """Returns the result of a managed endpoint as its object."""
-        found = self._client._result_of(self.id, timeout)[1]
+        found = self._result(timeout)[1]
         if found is None:
             raise TaskError(f"the result of {self.info.endpoint} is no managed object")
         return found
 
     def cancel(self, *, timeout: float | None = None) -> bool:
         """Cancels it. Returns False if it had ended."""
-        return self._client._run(cancel(self.id), timeout=timeout)
+        return self._run(cancel(self.id), timeout)
 
     def __reduce__(self) -> Any:
         from . import pickling
