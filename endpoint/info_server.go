@@ -249,8 +249,21 @@ type EndpointStats struct {
 	P90   time.Duration `json:"p90"`
 	P99   time.Duration `json:"p99"`
 	Total time.Duration `json:"total"`
+	// Durations[i] is the number of runs that took less than [DurationBound](i) and not less than DurationBound(i-1). The
+	// bounds are the same everywhere, so that the numbers of several owners can be added. Zeros at the end are left out.
+	Durations []uint64 `json:"durations"`
 	// Workers is the number of processes that run the function ([Client.Offer]); 0 for an endpoint of the server.
 	Workers uint64 `json:"workers"`
+}
+
+// DurationBound returns the upper bound of element i of [EndpointStats.Durations]: 8.192 µs, and twice the bound before for each
+// further one, up to 68.7 s for element 23. The last element, with index 24, has no bound; DurationBound returns the longest
+// duration for it.
+func DurationBound(i int) time.Duration {
+	if i >= message.DurationCounts-1 {
+		return math.MaxInt64
+	}
+	return 8192 << max(i, 0)
 }
 
 // SessionInfo describes a session of a server and what it holds.
@@ -335,6 +348,7 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 		out.Endpoints = append(out.Endpoints, EndpointStats{
 			Name: e.Name, Calls: e.Calls, CacheHits: e.CacheHits, Uncached: e.Uncached, Failures: e.Failures, Runs: e.Runs, Errors: e.Errors,
 			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99), Total: time.Duration(e.Total), Workers: e.Workers,
+			Durations: e.Durations[:min(len(e.Durations), message.DurationCounts)],
 		})
 	}
 	for _, s := range in.Sessions {

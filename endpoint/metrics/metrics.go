@@ -221,18 +221,16 @@ func (m *writer) endpoints(list []endpoint.EndpointStats) {
 		m.sample("endpoint_workers", count(e.Workers), "endpoint", e.Name)
 	}
 	const runs = "endpoint_run_duration_seconds"
-	m.family(runs, "summary", "What runs of the function took, over the server's life.")
+	m.family(runs, "histogram", "What runs of the function took. The bounds are the same for all owners, so that a sum over owners has quantiles.")
 	for _, e := range list {
-		for _, q := range []struct {
-			quantile string
-			d        time.Duration
-		}{{"0.5", e.P50}, {"0.9", e.P90}, {"0.99", e.P99}} {
-			value := seconds(q.d)
-			if e.Runs == 0 {
-				value = strconv.FormatFloat(math.NaN(), 'g', -1, 64)
+		var below uint64
+		for i := 0; endpoint.DurationBound(i) < math.MaxInt64; i++ {
+			if i < len(e.Durations) {
+				below += e.Durations[i]
 			}
-			m.sample(runs, value, "endpoint", e.Name, "quantile", q.quantile)
+			m.sample(runs+"_bucket", count(below), "endpoint", e.Name, "le", seconds(endpoint.DurationBound(i)))
 		}
+		m.sample(runs+"_bucket", count(e.Runs), "endpoint", e.Name, "le", "+Inf")
 		m.sample(runs+"_sum", seconds(e.Total), "endpoint", e.Name)
 		m.sample(runs+"_count", count(e.Runs), "endpoint", e.Name)
 	}

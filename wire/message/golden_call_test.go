@@ -111,5 +111,7 @@ func callSamples() []sample {
 		{"endpoints-listed-workers", wire.KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{worked}}},
 		{"server-info-offers", wire.KindResponse, OpServerInfo, 0, &ServerInfo{Server: "8c1f",
 			Endpoints: []EndpointStats{{Name: "scale", Workers: 2}}, Sessions: []SessionInfo{{Session: 5, Offers: 2}}}},
+		{"server-info-durations", wire.KindResponse, OpServerInfo, 0, &ServerInfo{Server: "8c1f",
+			Endpoints: []EndpointStats{{Name: "scale", Runs: 3, Total: 40_000_000, Durations: []uint64{0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}}}},
 	}
 }

@@ -240,7 +240,13 @@ type EndpointStats struct {
 	Uncached uint64 `cbor:"11,keyasint,omitempty"`
 	// Workers is the number of clients that run the function; 0 for an endpoint of the server.
 	Workers uint64 `cbor:"12,keyasint,omitempty"`
+	// Durations counts runs by duration. Element i counts those below 8,192·2^i ns that no earlier element counts, and the
+	// element with index 24 all longer ones. Zeros at the end are left out.
+	Durations []uint64 `cbor:"13,keyasint,omitempty"`
 }
+
+// DurationCounts is the maximum length of [EndpointStats.Durations].
+const DurationCounts = 25
 
 // SessionInfo describes a client and its resources.
 type SessionInfo struct {

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // latency is a histogram of durations. Each power of two nanoseconds has eight buckets, so a quantile is at most an
@@ -91,6 +93,30 @@ func (l *latency) Quantiles(parts ...float64) []time.Duration {
 		}
 	}
 	return out
+}
+
+// firstPower is the power of two nanoseconds that bounds the first count of Durations: 8 µs.
+const firstPower = 13
+
+// Durations returns counts of runs by duration: element i of those below 8,192·2^i ns that no earlier element counts, up to
+// element 23, and element 24 of all longer ones. Zeros at the end are left out.
+func (l *latency) Durations() (counts []uint64) {
+	counts = make([]uint64, message.DurationCounts)
+	for power := range l.powers {
+		row := l.powers[power].Load()
+		if row == nil {
+			continue
+		}
+		// Row 0 has the durations below 8 ns, row i those from 2^(i+2) ns to below 2^(i+3) ns.
+		i := min(max(power+3-firstPower, 0), len(counts)-1)
+		for step := range row {
+			counts[i] += row[step].Load()
+		}
+	}
+	for len(counts) > 0 && counts[len(counts)-1] == 0 {
+		counts = counts[:len(counts)-1]
+	}
+	return counts
 }
 
 // peakEWMA is a moving average of call durations that rises at once and decays slowly: a longer call sets it, and each

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // A bucket holds more than 2³² runs. A busy endpoint overflowed 32 bits after an hour and a half.
@@ -117,4 +119,34 @@ func TestPeakCountsFirstLongCall(t *testing.T) {
 	var p peakEWMA
 	p.Add(5 * time.Millisecond)
 	require.Equal(t, 5*time.Millisecond, p.Get())
+}
+
+// Each run is in the count of its duration, whatever the buckets of the quantiles are.
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	l := new(latency)
+	require.Empty(t, l.Durations())
+	want := make([]uint64, message.DurationCounts)
+	for power := range 63 {
+		for _, ns := range []uint64{1<<power - 1, 1 << power, 1<<power + 1} {
+			l.add(time.Duration(ns), false)
+			i := 0
+			for i < 24 && ns >= 8192<<i {
+				i++
+			}
+			want[i]++
+		}
+	}
+	require.Equal(t, want, l.Durations())
+	require.Equal(t, l.Count.Load(), sumOf(want))
+	short := new(latency)
+	short.add(20*time.Microsecond, false)
+	require.Equal(t, []uint64{0, 0, 1}, short.Durations(), "zeros at the end are left out")
+}
+
+func sumOf(list []uint64) (sum uint64) {
+	for _, n := range list {
+		sum += n
+	}
+	return sum
 }

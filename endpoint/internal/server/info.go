@@ -128,11 +128,11 @@ func (s *Server) stats(have *memorySnapshot, sessions []message.SessionInfo) mes
 func (s *Server) describeEndpoints() []message.EndpointStats {
 	var list []message.EndpointStats
 	for _, d := range s.Endpoints.List() {
-		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
+		q, durations := d.Latency.Quantiles(0.5, 0.9, 0.99), d.Latency.Durations() // before Runs, which is not smaller
 		list = append(list, message.EndpointStats{
 			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
 			Runs: d.Latency.Count.Load(), Errors: d.Latency.Failed.Load(), Total: int64(d.Latency.Total.Load()),
-			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]), Workers: uint64(d.Workers()),
+			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]), Durations: durations, Workers: uint64(d.Workers()),
 		})
 	}
 	return list

@@ -161,7 +161,12 @@ func TestServerInfoCounters(t *testing.T) {
 		require.LessOrEqual(t, got.P50, got.P90, row.Name)
 		require.LessOrEqual(t, got.P90, got.P99, row.Name)
 		require.LessOrEqual(t, got.Total, time.Duration(row.Runs)*got.P99, row.Name)
-		got.P50, got.P90, got.P99, got.Total = 0, 0, 0, 0
+		runs := uint64(0)
+		for _, n := range got.Durations {
+			runs += n
+		}
+		require.Equal(t, row.Runs, runs, row.Name)
+		got.P50, got.P90, got.P99, got.Total, got.Durations = 0, 0, 0, 0, nil
 		require.Equal(t, row, got)
 	}
 	proctest.Eventually(t, fixture.WaitLimit, "failed and cancelled tasks are failures", func() bool {
@@ -354,7 +359,7 @@ func TestServerInfoExpirations(t *testing.T) {
 		require.EqualValues(t, 1, info.Stats.TasksCompleted)
 		require.EqualValues(t, 1, info.Stats.TasksFailed)
 		require.Zero(t, info.Stats.Tasks)
-		require.Equal(t, endpoint.EndpointStats{Name: "fail", Calls: 2, Failures: 2, Runs: 2, Errors: 2}, countsOf(t, info, "fail"))
+		require.Equal(t, endpoint.EndpointStats{Name: "fail", Calls: 2, Failures: 2, Runs: 2, Errors: 2, Durations: []uint64{2}}, countsOf(t, info, "fail"))
 		require.EqualValues(t, 1, countsOf(t, info, "double").CacheHits, "the task found what a call had made")
 		require.False(t, info.Running, "it has no socket")
 		require.Equal(t, -1, info.DeviceIndex)

@@ -177,7 +177,7 @@ var faultOperations = map[string]func(s *faultScene) (prefix string, run func() 
 			}
 			if reads++; reads == 2 { // it has read the items and loaded their bodies
 				s.must(s.take(quick, 0))
-				s.must(quick.Drain(s.ctx)) // a claim expires only after its items are removed
+				s.must(quick.Drain(s.ctx))                                                               // a claim expires only after its items are removed
 				s.must(bins.StreamOf(quick).Purge(s.ctx, jetstream.WithPurgeSubject("bin-take.test.a"))) // as after five minutes
 			}
 		}

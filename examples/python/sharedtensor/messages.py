@@ -135,6 +135,7 @@ class EndpointStats(Message):
     total: Size = 0
     uncached: U64 = 0
     workers: U64 = 0
+    durations: list[U64] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
