@@ -78,7 +78,7 @@ func TestViolationsFound(t *testing.T) {
 		"purego":               {"driver/cuda/x.go", pkg("cuda", purego), "driver/cuda may not import " + purego},
 		"cgo":                  {"driver/cuda/cu/x.go", pkg("cu", "C"), "driver/cuda/cu may not import C"},
 		"no row":               {"utils/x.go", pkg("utils"), "package utils has no row"},
-		"no row at the root":   {"x.go", pkg("sharedtensor"), "package . has no row"},
+		"code at the root":     {"x.go", pkg("sharedtensor", ours("tensor")), ". may not import " + ours("tensor")},
 		"internal of no row":   {"utils/internal/a/x.go", pkg("a"), "package utils/internal/a has no row"},
 		"internal has a row":   {"tensor/internal/a/x.go", pkg("a", ours("wire")), "tensor/internal/a may not import " + ours("wire")},
 		"package comment":      {"tensor/x.go", "package tensor\n", "tensor/x.go:1: package tensor has no package comment"},

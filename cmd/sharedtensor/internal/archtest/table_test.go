@@ -48,6 +48,7 @@ type Row struct {
 // may also import testify, x/sys, the package under test, packages in its folders, every lower floor, and testDevices.
 // External test packages below endpoint test the whole product, so they may import fixture and every floor below it.
 var Table = []Row{
+	{Package: "."},
 	{Package: "internal/ended"},
 	{Package: "internal/userns"},
 	{Package: "internal/logs"},

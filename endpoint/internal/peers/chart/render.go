@@ -38,13 +38,13 @@ func grouped(value float64) string {
 	return digits
 }
 
-// first returns the row of sharedtensor that the others are compared with.
+// first returns the row that the ratios of the panel refer to.
 func (p panel) first() row {
 	i := max(0, slices.IndexFunc(p.rows, func(r row) bool { return r.ours }))
 	return p.rows[i]
 }
 
-// ratio returns how many times as long as the first row this row takes, or how many times fewer calls it makes.
+// ratio returns the time of a row over that of the first row, or the rate of the first row over that of the row.
 func (p panel) ratio(r row) float64 {
 	if r.rate {
 		return p.first().took.median / r.took.median
