@@ -26,7 +26,7 @@
 //     becomes [Orphaned] and stays readable.
 //   - A function borrows the tensors of its argument and may not write to them without [WritableArguments]: the process
 //     would be killed. The endpoint takes the tensors of a result. A function that returns a tensor it keeps must
-//     return an alias.
+//     return an alias or a view of it.
 //   - A caller closes the tensors of a result and must not write to them; other callers may share them.
 //   - Field names of arguments are those of `cbor` or `json` tags. Unknown fields are refused. A field without a value
 //     is refused unless it is a pointer or has omitempty; a tensor needs omitempty.

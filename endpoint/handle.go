@@ -81,8 +81,8 @@ func newHandle(a *client.Lease, sd *module.StateDict) *Handle {
 	return h
 }
 
-// StateDict returns the tensors. They are borrowed and valid until Close; the caller must not close them. Alias the
-// state dict to keep it longer. The memory is mapped read-only: writing to it kills the process.
+// StateDict returns the tensors. They live until Close of the handle and need no Close; the caller must not close the state
+// dict. Alias it to keep it longer. The memory is mapped read-only: writing to it kills the process.
 func (h *Handle) StateDict() *module.StateDict { return h.sd }
 
 // Name returns the name of the model.

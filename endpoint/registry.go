@@ -38,7 +38,7 @@ func (r *Registry) Len() int { return len(r.registered().List()) }
 //
 // fn borrows the tensors of its argument. They are closed when fn returns, so fn must alias what it keeps. The endpoint
 // takes the tensors of the result and closes them when the result has been sent or leaves the cache, so fn must return
-// aliases of tensors that it keeps. Cached results must not be written after fn returns them. ctx ends when the caller
+// aliases or views of tensors that it keeps. Cached results must not be written after fn returns them. ctx ends when the caller
 // cancels, disconnects or reaches its deadline. A panic becomes an error with the endpoint's name.
 //
 // Errors: [ErrRegistered], and [ErrConfiguration] for an invalid name, a nil function, a type that cannot be sent, or

@@ -1,7 +1,6 @@
 package module
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 
@@ -75,19 +74,34 @@ func (m *Manifest) Validate() error {
 	if _, _, err := m.names(); err != nil {
 		return err
 	}
+	if err := m.checkSizes(); err != nil {
+		return err
+	}
+	for i := range m.Tensors {
+		if err := m.checkTensor(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manifest) checkSizes() error {
 	for i, s := range m.Storages {
 		if s.Bytes < 0 {
 			return fmt.Errorf("%w: storage %d has %d bytes", ErrManifest, i, s.Bytes)
 		}
 	}
-	for i := range m.Tensors {
-		t := &m.Tensors[i]
-		if int64(t.Storage) >= int64(len(m.Storages)) {
-			return fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(m.Storages))
-		}
-		if err := t.Spec.Validate(m.Storages[t.Storage].Bytes); err != nil {
-			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
-		}
+	return nil
+}
+
+// checkTensor checks that a tensor is inside its storage.
+func (m *Manifest) checkTensor(i int) error {
+	t := &m.Tensors[i]
+	if int64(t.Storage) >= int64(len(m.Storages)) {
+		return fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(m.Storages))
+	}
+	if err := t.Spec.Validate(m.Storages[t.Storage].Bytes); err != nil {
+		return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 	}
 	return nil
 }
@@ -163,17 +177,4 @@ func (want StorageSpec) check(s *tensor.Storage) error {
 		return fmt.Errorf("%w: it is on device %v, not %v", ErrManifest, got.Device, want.Device)
 	}
 	return nil
-}
-
-// nameError replaces the tensor's index in an error by its name.
-func (m *Manifest) nameError(err error) error {
-	var which *tensor.ViewsError
-	if !errors.As(err, &which) {
-		return err
-	}
-	err = which.Err
-	if errors.Is(err, tensor.ErrIndex) {
-		err = fmt.Errorf("%w: %w", ErrManifest, err)
-	}
-	return fmt.Errorf("tensor %s: %w", quote(m.Tensors[which.Index].Name), err)
 }

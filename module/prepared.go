@@ -13,12 +13,11 @@ import (
 // pays for thousands of tensors once. It is safe for concurrent use.
 type Prepared struct {
 	storages []StorageSpec
-	sizes    []int64
 	metadata map[string]string
 	names    []string
 	index    nameIndex
 	digests  []*Digest
-	views    *tensor.ViewPlan
+	tensors  []TensorSpec
 	used     []uint32 // storages with tensors, in order of first use
 	unused   []uint32 // the other storages
 }
@@ -26,12 +25,9 @@ type Prepared struct {
 // Prepare validates the manifest as [Manifest.Validate] does and returns its errors. The result shares all of m, which
 // must not change afterwards.
 func (m *Manifest) Prepare() (*Prepared, error) {
-	p := &Prepared{storages: m.Storages, metadata: m.Metadata, sizes: make([]int64, len(m.Storages))}
-	for i, s := range m.Storages {
-		if s.Bytes < 0 {
-			return nil, fmt.Errorf("%w: storage %d has %d bytes", ErrManifest, i, s.Bytes)
-		}
-		p.sizes[i] = s.Bytes
+	p := &Prepared{storages: m.Storages, metadata: m.Metadata, tensors: m.Tensors}
+	if err := m.checkSizes(); err != nil {
+		return nil, err
 	}
 	var err error
 	if p.names, p.index, err = m.names(); err != nil {
@@ -39,14 +35,10 @@ func (m *Manifest) Prepare() (*Prepared, error) {
 	}
 	p.index.shared = true
 	used := make([]bool, len(m.Storages))
-	p.views, err = tensor.PlanViews(p.sizes, len(m.Tensors), func(i int) (uint32, *tensor.Spec) {
-		t := &m.Tensors[i]
-		return t.Storage, &t.Spec
-	})
-	if err != nil {
-		return nil, m.nameError(err)
-	}
 	for i := range m.Tensors {
+		if err := m.checkTensor(i); err != nil {
+			return nil, err
+		}
 		if s := m.Tensors[i].Storage; !used[s] {
 			used[s] = true
 			p.used = append(p.used, s)
@@ -72,7 +64,7 @@ func (p *Prepared) StateDict(storages []*tensor.Storage) (*StateDict, error) {
 	if err != nil {
 		return nil, err
 	}
-	views, err := p.views.Over(storages)
+	views, err := newViews(p.tensors, storages)
 	if err != nil {
 		closeTensors(extra)
 		return nil, err

@@ -7,8 +7,8 @@
 // Tied tensors are names for the same elements of the same storage. They are stored once in memory and on disk; a file
 // records them in its metadata ([safetensors.TiedKey]).
 //
-// Surprises: a state dict made by FromManifest shares the manifest's slices and strings. Closing a tensor borrowed from
-// a state dict closes it for every user of that state dict. A storage is closed with its last tensor.
+// Surprises: a state dict made by FromManifest shares the manifest's slices and strings. Only the state dict closes its
+// tensors: Close of a tensor that Get returned has no effect. A storage is closed with its last tensor.
 package module
 
 import (
@@ -19,12 +19,14 @@ import (
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/internal/storages"
 	"github.com/sharedtensor/sharedtensor/module/gguf"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// StateDict holds the named tensors of a module in the order in which they were set. It owns its tensors. Read-only
-// methods are safe for concurrent use; Set, Take, Rename and Close require exclusive access.
+// StateDict holds the named tensors of a module in the order in which they were set. It owns its tensors, which live
+// until it is closed. Read-only methods and Close are safe for concurrent use; Set, Take and Rename require exclusive
+// access.
 type StateDict struct {
 	// Metadata is that of the file or the publisher; it may be nil.
 	Metadata map[string]string
@@ -32,7 +34,7 @@ type StateDict struct {
 	names []string
 	index nameIndex
 	// The tensors are in views until one is set or taken, and in tensors afterwards or without views.
-	views   *tensor.Views
+	views   *views
 	used    []uint32 // storages of the views that have tensors, in order of first use
 	tensors []*tensor.Tensor
 	// extra holds the storages that no named tensor uses, such as the slab of a file without tensors: an empty tensor for
@@ -50,7 +52,7 @@ func NewStateDict() *StateDict { return &StateDict{} }
 // at returns the tensor at a position.
 func (sd *StateDict) at(i int) *tensor.Tensor {
 	if sd.views != nil {
-		return sd.views.At(i)
+		return sd.views.at(i)
 	}
 	return sd.tensors[i]
 }
@@ -58,7 +60,7 @@ func (sd *StateDict) at(i int) *tensor.Tensor {
 // place returns the storage and spec of the tensor at a position without creating the tensor.
 func (sd *StateDict) place(i int) (*tensor.Storage, tensor.Spec) {
 	if sd.views != nil {
-		return sd.views.Place(i)
+		return sd.views.place(i)
 	}
 	return sd.tensors[i].Storage(), sd.tensors[i].Spec()
 }
@@ -70,15 +72,16 @@ func (sd *StateDict) makeAll() {
 	}
 	sd.tensors = make([]*tensor.Tensor, len(sd.names))
 	for i := range sd.tensors {
-		sd.tensors[i] = sd.views.Take(i)
+		sd.tensors[i] = sd.views.take(i)
 	}
 	// The tensors hold their storages, so this frees nothing.
-	_ = sd.views.Close()
+	_ = sd.views.close()
 	sd.views, sd.used = nil, nil
 }
 
-// Set adds t under a new name. It takes ownership of t and closes it on an error. Errors are [ErrName],
-// [ErrDuplicateName], and [driver.ErrInvalid] for a nil tensor.
+// Set adds t under a new name. It takes ownership of t and closes it on an error. If t is a view, Set adds an alias of it,
+// which outlives the tensor that the view was made from. Errors are [ErrName], [ErrDuplicateName], and
+// [driver.ErrInvalid] for a nil tensor.
 func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	if t == nil {
 		return fmt.Errorf("%w: the tensor %s is nil", driver.ErrInvalid, quote(name))
@@ -94,7 +97,7 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	}
 	sd.makeAll()
 	sd.names = append(sd.names, name)
-	sd.tensors = append(sd.tensors, t)
+	sd.tensors = append(sd.tensors, storages.Keep(t))
 	sd.index.add(sd.names)
 	if sd.digests != nil {
 		sd.digests = append(sd.digests, nil)
@@ -102,7 +105,8 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// Get returns the tensor of a name, borrowed: alias it to keep it longer than the state dict.
+// Get returns the tensor of a name. It lives as long as the state dict and needs no Close. After the state dict was
+// closed, access to its elements fails with [os.ErrClosed]. Alias it to keep it longer.
 func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	i, found := sd.index.find(sd.names, name)
 	if !found {
@@ -129,7 +133,7 @@ func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 		return nil, false
 	}
 	sd.makeAll()
-	t = sd.tensors[at]
+	t = storages.Own(sd.tensors[at])
 	sd.names = slices.Concat(sd.names[:at], sd.names[at+1:])
 	sd.tensors = slices.Concat(sd.tensors[:at], sd.tensors[at+1:])
 	if sd.digests != nil {
@@ -166,7 +170,7 @@ func (sd *StateDict) Len() int { return len(sd.names) }
 // Names returns the names in order. The caller owns the slice.
 func (sd *StateDict) Names() []string { return slices.Clone(sd.names) }
 
-// All yields names and tensors in order; the tensors are borrowed.
+// All yields names and tensors in order. The tensors live as long as the state dict, as those of Get.
 func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
 	return func(yield func(string, *tensor.Tensor) bool) {
 		for i, name := range sd.names {
@@ -181,8 +185,8 @@ func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
 // file of metadata alone, and then those behind the tensors, in the order of their first use.
 func (sd *StateDict) Storages() []*tensor.Storage {
 	if sd.views == nil {
-		storages, _ := sd.storages()
-		return storages
+		distinct, _ := sd.storages()
+		return distinct
 	}
 	// No tensor needs to be created.
 	distinct := make([]*tensor.Storage, 0, len(sd.extra)+len(sd.used))
@@ -191,7 +195,7 @@ func (sd *StateDict) Storages() []*tensor.Storage {
 	}
 	known := make(map[*tensor.Storage]struct{}, len(sd.used))
 	for _, index := range sd.used {
-		s := sd.views.Storage(int(index))
+		s := sd.views.storages[index]
 		if _, twice := known[s]; !twice {
 			known[s] = struct{}{}
 			distinct = append(distinct, s)
@@ -202,29 +206,29 @@ func (sd *StateDict) Storages() []*tensor.Storage {
 
 // storages also returns each tensor's position in that list.
 func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
-	var storages []*tensor.Storage
+	var distinct []*tensor.Storage
 	position := map[*tensor.Storage]uint32{}
 	for _, t := range sd.extra {
-		position[t.Storage()] = uint32(len(storages))
-		storages = append(storages, t.Storage())
+		position[t.Storage()] = uint32(len(distinct))
+		distinct = append(distinct, t.Storage())
 	}
 	index := make([]uint32, len(sd.names))
 	for i := range sd.names {
 		s, _ := sd.place(i)
 		// Usually all tensors are in one slab.
-		if i > 0 && s == storages[index[i-1]] {
+		if i > 0 && s == distinct[index[i-1]] {
 			index[i] = index[i-1]
 			continue
 		}
 		p, known := position[s]
 		if !known {
-			p = uint32(len(storages))
+			p = uint32(len(distinct))
 			position[s] = p
-			storages = append(storages, s)
+			distinct = append(distinct, s)
 		}
 		index[i] = p
 	}
-	return storages, index
+	return distinct, index
 }
 
 // Bytes returns the size of all tensors in bytes, with tied ones counted once; on overflow, which expanded views can
@@ -255,7 +259,7 @@ func (sd *StateDict) Bytes() int64 {
 func (sd *StateDict) Alias() *StateDict {
 	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), digests: slices.Clone(sd.digests), entries: sd.entries, tensors: make([]*tensor.Tensor, len(sd.names))}
 	for i := range c.tensors {
-		c.tensors[i] = sd.at(i).Alias()
+		c.tensors[i] = storages.Keep(sd.at(i).Alias())
 	}
 	for _, t := range sd.extra {
 		c.extra = append(c.extra, t.Alias())
@@ -264,13 +268,14 @@ func (sd *StateDict) Alias() *StateDict {
 	return c
 }
 
-// Closed reports whether the state dict or one of its tensors was closed. Another reference may still hold the memory.
+// Closed reports whether the state dict was closed, or contains a tensor that was closed before Set. Another reference may
+// still hold the memory.
 func (sd *StateDict) Closed() bool {
 	if sd == nil {
 		return false
 	}
 	if sd.views != nil {
-		return sd.views.Closed()
+		return sd.views.closed.Load()
 	}
 	return slices.ContainsFunc(sd.tensors, (*tensor.Tensor).Closed)
 }
@@ -283,11 +288,11 @@ func (sd *StateDict) Close() error {
 	}
 	var first error
 	if sd.views != nil {
-		first = sd.views.Close()
+		first = sd.views.close()
 	}
 	for _, tensors := range [...][]*tensor.Tensor{sd.tensors, sd.extra} {
 		for _, t := range tensors {
-			if err := t.Close(); err != nil && first == nil {
+			if err := storages.End(t); err != nil && first == nil {
 				first = err
 			}
 		}

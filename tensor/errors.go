@@ -1,9 +1,6 @@
 package tensor
 
-import (
-	"errors"
-	"strconv"
-)
+import "errors"
 
 // Errors of this package, wrapped with details. Closed tensors and storages return [os.ErrClosed]. Memory without the
 // requested capability, such as typed access on a GPU, returns a [driver.UnsupportedError].
@@ -25,17 +22,3 @@ var (
 	// ErrAlignment means that Go cannot use the address for the requested type.
 	ErrAlignment = errors.New("not aligned")
 )
-
-// ViewsError reports which tensor was refused by [PlanViews].
-type ViewsError struct {
-	// Index is the position of the refused tensor.
-	Index int
-	// Err is the cause.
-	Err error
-}
-
-// Error returns the position and the cause.
-func (e *ViewsError) Error() string { return "tensor " + strconv.Itoa(e.Index) + ": " + e.Err.Error() }
-
-// Unwrap returns the cause.
-func (e *ViewsError) Unwrap() error { return e.Err }

@@ -24,7 +24,6 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer row.Close()
 
 	values, err := tensor.Data[float32](row)
 	if err != nil {

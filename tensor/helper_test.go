@@ -93,16 +93,3 @@ func fillFloat32s(x *tensor.Tensor, values []float32) error {
 	}
 	return x.FillFromAs(bytes.NewReader(raw), tensor.Float32)
 }
-
-// newViews returns the views of a plan for the sizes of the storages.
-func newViews(storages []*tensor.Storage, n int, at func(i int) (uint32, *tensor.Spec)) (*tensor.Views, error) {
-	sizes := make([]int64, len(storages))
-	for i, s := range storages {
-		sizes[i] = s.Bytes()
-	}
-	plan, err := tensor.PlanViews(sizes, n, at)
-	if err != nil {
-		return nil, err
-	}
-	return plan.Over(storages)
-}

@@ -6,8 +6,7 @@ import (
 )
 
 // Unbind iterates over the views of t without dimension dim, one for each of its indices; a negative dim counts from
-// the end. A view is valid during its iteration; alias it to keep it. An error is the last pair, one of
-// [Tensor.Select].
+// the end. The views live as long as t. An error is the last pair, one of [Tensor.Select].
 //
 //	for row, err := range x.Unbind(0) {
 func (t *Tensor) Unbind(dim int) iter.Seq2[*Tensor, error] {
@@ -23,17 +22,11 @@ func (t *Tensor) Unbind(dim int) iter.Seq2[*Tensor, error] {
 				yield(nil, err)
 				return
 			}
-			if !yieldView(view, yield) {
+			if !yield(view, nil) {
 				return
 			}
 		}
 	}
-}
-
-// yieldView closes the view even if the loop's body panics.
-func yieldView(view *Tensor, yield func(*Tensor, error) bool) bool {
-	defer view.Close() // the view is valid, and t also holds its storage
-	return yield(view, nil)
 }
 
 // Elements iterates over the elements of t in row-major order, copied from memory of any device some thousands at a

@@ -1,7 +1,6 @@
 package tensor
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -44,7 +43,7 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(part.CopyFrom(t), part.Close()); err != nil {
+			if err := part.CopyFrom(t); err != nil {
 				return err
 			}
 			at += t.spec.Shape[dim]
@@ -56,13 +55,8 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 // Stack returns an owned, contiguous tensor of new memory on dev with the tensors stacked along a new dimension dim,
 // from 0 to their rank; a negative dim counts from the end, and a nil dev is the device of the first. All tensors have
 // one data type and one shape. It borrows them. It returns the errors of [Cat] and [Tensor.Unsqueeze].
-func Stack(dev driver.Device, dim int, tensors ...*Tensor) (stacked *Tensor, err error) {
+func Stack(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	slices := make([]*Tensor, 0, len(tensors))
-	defer func() {
-		for _, s := range slices {
-			err = errors.Join(err, s.Close())
-		}
-	}()
 	for _, t := range tensors {
 		s, err := t.Unsqueeze(dim)
 		if err != nil {
@@ -76,8 +70,7 @@ func Stack(dev driver.Device, dim int, tensors ...*Tensor) (stacked *Tensor, err
 	return Cat(dev, dim, slices...)
 }
 
-// Split returns owned views of t, each of size indices of dimension dim, and the last of the rest. There is at least
-// one. The caller closes them. Errors are [ErrShape] for a size that is not positive, and errors of [Tensor.Narrow].
+// Split returns views of t, each of size indices of dimension dim, and the last of the rest. There is at least one. Errors are [ErrShape] for a size that is not positive, and errors of [Tensor.Narrow].
 func (t *Tensor) Split(dim int, size int64) (parts []*Tensor, err error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("%w: parts of %d", ErrShape, size)
@@ -89,9 +82,6 @@ func (t *Tensor) Split(dim int, size int64) (parts []*Tensor, err error) {
 	for at := int64(0); ; at += size {
 		part, err := t.Narrow(dim, at, min(size, n-at))
 		if err != nil {
-			for _, p := range parts {
-				err = errors.Join(err, p.Close())
-			}
 			return nil, err
 		}
 		parts = append(parts, part)

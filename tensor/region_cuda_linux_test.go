@@ -39,7 +39,7 @@ func TestTensorAsKernelArgument(t *testing.T) { // not parallel: the stand-in co
 	x, err := tensor.FromSlice(dev, tensor.Shape{2, 2}, []float32{1, 2, 3, 4})
 	x = closing(t, x, err)
 	row, err := x.Select(0, 1)
-	row = closing(t, row, err)
+	require.NoError(t, err)
 	cfg := cuda.LaunchConfig{Block: cuda.Dim3{X: 2}}
 	require.NoError(t, scale.Launch(cfg, arguments{row, 10, 2}))
 	require.NoError(t, f.Launch(cfg, row, float32(2), 1))
@@ -48,7 +48,7 @@ func TestTensorAsKernelArgument(t *testing.T) { // not parallel: the stand-in co
 	require.Equal(t, []float32{1, 2, 60, 40}, got)
 
 	column, err := x.Select(1, 0)
-	column = closing(t, column, err)
+	require.NoError(t, err)
 	require.ErrorIs(t, scale.Launch(cfg, arguments{column, 1, 1}), driver.ErrInvalid, "not contiguous")
 	closed, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{1})
 	require.NoError(t, err)
@@ -91,8 +91,18 @@ func TestElementsOfAStridedTensorOfAGPU(t *testing.T) { // not parallel: the sta
 			reads := 1 + 4*n*n/(4<<20)
 			require.LessOrEqual(t, fake.Calls()-before, 3*reads, "calls for %d elements: a read sets and restores the context", i)
 		}
-		require.NoError(t, column.Close())
-		require.NoError(t, turned.Close())
 		require.NoError(t, x.Close())
 	}
+}
+
+// A view of GPU memory lives as long as the tensor it was made from.
+func TestViewsOfAGPULiveAsLongAsTheirTensor(t *testing.T) { // not parallel: the stand-in counts the objects of the process
+	fake := cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 64 << 20})
+	fake.Leaks(t)
+	dev, err := cuda.Open(0)
+	require.NoError(t, err)
+	defer dev.Close()
+	x := ascending(t, dev) // the first use of the device creates what it keeps
+	require.NoError(t, x.Close())
+	lives(t, func(t *testing.T) *tensor.Tensor { return ascending(t, dev) })
 }

@@ -2,7 +2,7 @@ package tensor
 
 import "fmt"
 
-// Reshape returns an owned view of the same elements in row-major order with another shape; one size may be -1 and is
+// Reshape returns a view of the same elements in row-major order with another shape; one size may be -1 and is
 // inferred. It never copies: if the strides of t do not allow the view, it returns [ErrNotView], and Reshape of a Copy
 // works. Other errors are [ErrShape] and [ErrOverflow].
 func (t *Tensor) Reshape(shape Shape) (*Tensor, error) {
@@ -96,7 +96,7 @@ func runStep(shape Shape, strides Strides, first, last int) int64 {
 	return 1
 }
 
-// View returns an owned tensor over the same bytes with another data type, by PyTorch's rule: if the element sizes
+// View returns a view of the same bytes with another data type, by PyTorch's rule: if the element sizes
 // differ, the last dimension must have stride 1, and its size changes so that the bytes stay the same. For a larger
 // type, the other strides and the last size must be whole multiples. A block-quantised type can be viewed as Uint8 and
 // back. Errors are [ErrDType] and [ErrNotView].

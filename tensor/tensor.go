@@ -2,11 +2,12 @@
 // them in place.
 //
 // A [Spec] is a plain value: data type, shape, strides and byte offset. A [Storage] is a counted reference to one
-// [driver.Memory]. A [Tensor] is a Spec that was validated against a Storage, with a reference to it. Views (Narrow,
-// Select, Transpose, Reshape, View and so on) are new tensors over the same storage. Nothing is copied unless a
-// function's name contains Copy. The memory is closed with the last tensor or reference.
+// [driver.Memory]. A [Tensor] is a Spec that was validated against a Storage, with a reference to it. Nothing is copied
+// unless a function's name contains Copy. The memory is closed with the last tensor or reference.
 //
-// The caller owns every tensor returned by a constructor or a view and must close it.
+// The caller owns the tensor that a constructor, Copy or Alias returns, and closes it. Views (Narrow, Select, Transpose,
+// Reshape, View and so on) are other shapes of a tensor's elements. A view lives as long as the tensor it was made
+// from and needs no Close. After that tensor was closed, its views return [os.ErrClosed]. Alias of a view lives on.
 //
 // Surprises:
 //   - Strides count elements, offsets count bytes. Any byte offset is valid, because safetensors files are not aligned.
@@ -27,7 +28,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Tensor is a [Spec] validated against a [Storage], with a reference to that storage. Everything except the elements'
+// Tensor is a [Spec] validated against a [Storage]. It has a reference to that storage, or is a view of a tensor that has
+// one. Everything except the elements'
 // values is constant until Close. Its methods are safe for concurrent use; callers order concurrent writes to the same
 // elements. After Close, the description (Spec, Shape, Bytes and so on) remains available, and access to elements or
 // views fails with [os.ErrClosed].
@@ -36,7 +38,9 @@ type Tensor struct {
 	elements int64
 	bytes    int64
 	storage  *Storage
+	parent   *Tensor // of a view, which has no reference to the storage; otherwise nil
 	closed   atomic.Bool
+	kept     atomic.Bool // Close has no effect
 }
 
 // New returns an owned tensor over s. It borrows s, adds a reference and copies the slices of spec. It returns the errors of
@@ -135,32 +139,53 @@ func (t *Tensor) Device() driver.Device { return t.storage.mem.Device() }
 // Contiguous reports whether the elements are row-major without gaps.
 func (t *Tensor) Contiguous() bool { return t.spec.Strides == nil }
 
-// Alias returns another owned tensor over the same bytes. Copy creates new bytes. The alias of a closed tensor is closed.
+// Alias returns another owned tensor over the same bytes, which lives until its own Close. Copy creates new bytes. The
+// alias of a closed tensor is closed.
 func (t *Tensor) Alias() *Tensor {
 	c := &Tensor{spec: t.spec, elements: t.elements, bytes: t.bytes, storage: t.storage}
-	if t.closed.Load() || !t.storage.retain(1) {
+	if t.Closed() || !t.storage.retain(1) {
 		c.closed.Store(true)
 	}
 	return c
 }
 
-// Close releases the reference to the storage; the last one closes the memory and returns its error. A second Close
-// returns nil. Slices from [Data] and [RawData] must not be used afterwards.
+// Close releases the reference to the storage; the last one closes the memory and returns its error. The views of the
+// tensor are closed with it. Slices of their elements ([Data], [RawData]) must not be used afterwards. A second Close
+// returns nil. Close of a view closes only that view and views of it; it is not required. Close of a tensor that belongs
+// to a state dict has no effect.
 func (t *Tensor) Close() error {
-	if t.closed.Swap(true) {
+	if t.kept.Load() {
+		return nil
+	}
+	return t.end()
+}
+
+func (t *Tensor) end() error {
+	if t.closed.Swap(true) || t.parent != nil {
 		return nil
 	}
 	return t.storage.Close()
 }
 
-// Closed reports whether Close was called.
-func (t *Tensor) Closed() bool { return t.closed.Load() }
+// Closed reports whether Close was called, for the tensor or one that it is a view of.
+func (t *Tensor) Closed() bool {
+	for ; t != nil; t = t.parent {
+		if t.closed.Load() {
+			return true
+		}
+	}
+	return false
+}
 
 // hold keeps the memory mapped during one operation, so that a concurrent Close does not unmap it. The caller calls the
 // storage's Close afterwards.
 func (t *Tensor) hold() error {
-	if t.closed.Load() || !t.storage.retain(1) {
-		return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, os.ErrClosed)
+	if t.Closed() || !t.storage.retain(1) {
+		return t.closedError()
 	}
 	return nil
+}
+
+func (t *Tensor) closedError() error {
+	return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, os.ErrClosed)
 }

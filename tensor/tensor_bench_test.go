@@ -5,49 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
-
-// BenchmarkNewViews measures attaching: specs are validated, and with made=true all tensors are created. ns/tensor
-// excludes closing.
-func BenchmarkNewViews(b *testing.B) {
-	for _, n := range []int{100, 10_000} {
-		for _, made := range []bool{false, true} {
-			b.Run(fmt.Sprintf("tensors=%d/made=%v", n, made), func(b *testing.B) {
-				dev := openHost(b)
-				mem, err := dev.Alloc(int64(n) * 8192)
-				require.NoError(b, err)
-				s := tensor.NewStorage(mem)
-				defer s.Close()
-				specs := make([]tensor.Spec, n)
-				for i := range specs {
-					specs[i] = tensor.Spec{DType: tensor.BFloat16, Shape: shape{64, 64}, ByteOffset: int64(i) * 8192}
-				}
-				storages := []*tensor.Storage{s}
-				b.ReportAllocs()
-				for b.Loop() {
-					views, err := newViews(storages, n, func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
-					if err != nil {
-						b.Fatal(err)
-					}
-					if made {
-						for i := range n {
-							views.At(i)
-						}
-					}
-					b.StopTimer()
-					if err := views.Close(); err != nil {
-						b.Fatal(err)
-					}
-					b.StartTimer()
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/tensor")
-			})
-		}
-	}
-}
 
 // BenchmarkWriteTo streams 16 MiB: contiguous, with gaps between rows, and transposed, with and without direct access
 // to the memory.

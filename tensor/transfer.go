@@ -169,7 +169,7 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 		if err != nil {
 			return fmt.Errorf("copy: %w", err)
 		}
-		return errors.Join(t.CopyFrom(repeated), repeated.Close())
+		return t.CopyFrom(repeated)
 	}
 	return src.reading(func(from access) error {
 		return t.writing(func(to access) error { return to.copyFrom(from) })

@@ -2,17 +2,15 @@ package tensor
 
 import "fmt"
 
-// derive returns an owned tensor over the same storage. It takes ownership of the slices of spec.
+// derive returns a view of t. It takes ownership of the slices of spec.
 func (t *Tensor) derive(spec Spec) (*Tensor, error) {
-	if err := t.hold(); err != nil {
-		return nil, err
+	if t.Closed() || t.storage.Refs() == 0 {
+		return nil, t.closedError()
 	}
-	v := new(Tensor)
+	v := &Tensor{parent: t}
 	if err := v.init(t.storage, &spec); err != nil {
-		_ = t.storage.Close() // t still holds the storage: this releases what hold took
 		return nil, err
 	}
-	// The view takes over the reference of hold.
 	return v, nil
 }
 
@@ -54,7 +52,7 @@ func (s *Spec) advance(elements int64) error {
 	return nil
 }
 
-// Narrow returns an owned view of the elements start to start+length-1 of one dimension. A negative dim or start counts
+// Narrow returns a view of the elements start to start+length-1 of one dimension. A negative dim or start counts
 // from the end. Errors are [ErrIndex], and [ErrNotView] if packed elements would not begin on a byte.
 func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	d, err := t.dim(dim)
@@ -79,7 +77,7 @@ func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Select returns an owned view without one dimension, at an index of it. A negative dim or index counts from the end.
+// Select returns a view without one dimension, at an index of it. A negative dim or index counts from the end.
 // It returns the errors of Narrow.
 func (t *Tensor) Select(dim int, index int64) (*Tensor, error) {
 	d, err := t.dim(dim)
@@ -104,7 +102,7 @@ func (t *Tensor) Select(dim int, index int64) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Transpose returns an owned view with two dimensions swapped. Errors are [ErrIndex].
+// Transpose returns a view with two dimensions swapped. Errors are [ErrIndex].
 func (t *Tensor) Transpose(dim0, dim1 int) (*Tensor, error) {
 	a, err := t.dim(dim0)
 	if err != nil {
@@ -120,7 +118,7 @@ func (t *Tensor) Transpose(dim0, dim1 int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Permute returns an owned view with reordered dimensions: dimension i of the view is dimension dims[i] of t. Errors
+// Permute returns a view with reordered dimensions: dimension i of the view is dimension dims[i] of t. Errors
 // are [ErrIndex], also if dims does not name each dimension once.
 func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	s := t.own()
@@ -142,7 +140,7 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Squeeze returns an owned view without dimensions of size 1: the named ones (named ones of another size stay), or all
+// Squeeze returns a view without dimensions of size 1: the named ones (named ones of another size stay), or all
 // if none is named. Errors are [ErrIndex].
 func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	drop := ^uint64(0)
@@ -169,7 +167,7 @@ func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Unsqueeze returns an owned view with a new dimension of size 1 before dimension dim; dim may be the rank, for the
+// Unsqueeze returns a view with a new dimension of size 1 before dimension dim; dim may be the rank, for the
 // last place, and negative ones count from there. Errors are [ErrIndex], and [ErrShape] for more than [MaxRank]
 // dimensions.
 func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
@@ -187,7 +185,7 @@ func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Expand returns an owned view of the given shape in which dimensions of size 1 are repeated without a copy (stride 0).
+// Expand returns a view of the given shape in which dimensions of size 1 are repeated without a copy (stride 0).
 // The shape may have more dimensions in front; -1 keeps a size. An expanded tensor cannot be written. Errors are
 // [ErrShape] and [ErrOverflow].
 func (t *Tensor) Expand(shape Shape) (*Tensor, error) {

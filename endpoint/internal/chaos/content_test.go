@@ -152,8 +152,7 @@ func checkModel(sd *module.StateDict) (uint64, error) {
 		if err != nil {
 			return salt, err
 		}
-		err = checkTensor(straight, salt, i, spec)
-		if err = errors.Join(err, straight.Close()); err != nil {
+		if err := checkTensor(straight, salt, i, spec); err != nil {
 			return salt, fmt.Errorf("the transposed view: %w", err)
 		}
 	}

@@ -127,7 +127,6 @@ func TestTensorsAtAnyDepth(t *testing.T) {
 	x, y := vector(t, dev, 1, 2, 3), vector(t, dev, 4)
 	view, err := x.Narrow(0, 1, 2)
 	require.NoError(t, err)
-	defer view.Close()
 	sd := module.NewStateDict()
 	require.NoError(t, sd.Set("w", x.Alias()))
 	defer sd.Close()

@@ -56,7 +56,6 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 		require.Equal(t, before+1, o.Ran("sum"))
 		half, err := mine.Narrow(0, 0, mine.Shape()[0]/2)
 		require.NoError(t, err)
-		defer half.Close()
 		fixture.SumOf(t, c, half)
 		require.Equal(t, before+2, o.Ran("sum"), "a part of it is another argument")
 		publish(2)

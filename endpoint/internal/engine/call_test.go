@@ -26,7 +26,6 @@ func TestCall(t *testing.T) {
 	defer x.Close()
 	half, err := x.Select(0, 1)
 	require.NoError(t, err)
-	defer half.Close()
 	y, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale", fixture.ScaleIn{X: half, By: 10})
 	require.NoError(t, err)
 	defer y.Close()

@@ -50,7 +50,6 @@ func TestCacheKeyOfSealedMemory(t *testing.T) {
 	a, b := sealed(t, dev, 4, 3), sealed(t, dev, 4, 3)
 	part, err := a.Narrow(0, 1, 2)
 	require.NoError(t, err)
-	defer part.Close()
 	for i, step := range []struct {
 		x    *tensor.Tensor
 		by   float32

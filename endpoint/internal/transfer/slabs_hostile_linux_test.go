@@ -224,7 +224,8 @@ func TestSlabOfKilledOwner(t *testing.T) {
 	require.NoError(t, isAll(held, 2))
 	view, err := held.Narrow(0, 10, 10)
 	require.NoError(t, err)
+	part := view.Alias()
 	require.NoError(t, held.Close())
-	require.NoError(t, isAll(view, 2))
-	require.NoError(t, view.Close())
+	require.NoError(t, isAll(part, 2))
+	require.NoError(t, part.Close())
 }

@@ -141,7 +141,7 @@ func TestSlabReuse(t *testing.T) {
 	require.NoError(t, got.Close())
 }
 
-// Tensors, clones, views and slices of results keep their content during later calls.
+// Tensors, aliases of them and of views, and slices of results keep their content during later calls.
 func TestSlabHeldByClient(t *testing.T) {
 	requirePool(t)
 	drivertest.Leaks(t)
@@ -160,7 +160,10 @@ func TestSlabHeldByClient(t *testing.T) {
 	}
 	for round := range uint8(3) {
 		hold(10*round, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Alias(), nil })
-		hold(10*round+1, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Narrow(0, 100, 50) })
+		hold(10*round+1, func(x *tensor.Tensor) (*tensor.Tensor, error) {
+			part, err := x.Narrow(0, 100, 50)
+			return part.Alias(), err
+		})
 		hold(10*round+2, func(x *tensor.Tensor) (*tensor.Tensor, error) {
 			s := x.Storage().Retain()
 			defer s.Close()

@@ -245,7 +245,7 @@ func splitResult(v any, rows []int64) ([]any, error) {
 				closeTensors(parts)
 				return nil, err
 			}
-			parts[i] = part
+			parts[i] = part.Alias()
 			at += n
 		}
 		return parts, nil
