@@ -244,7 +244,7 @@ def client(module_owner: Owner) -> Iterator[st.Client]:
         yield c
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Waits for the condition, and fails if it does not become true."""
     import gc
 
