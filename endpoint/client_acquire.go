@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -16,6 +17,11 @@ type AcquireOptions struct {
 	// Version is the version to acquire; 0 means the newest. Any other version must still be leased or retained, or
 	// Acquire fails with [ErrNotFound].
 	Version uint64
+	// Device is the device on which the tensors are required; nil means where they were published. It is one of
+	// [ClientOptions].Devices. If they are on another device, the owner copies them, once for all clients that require
+	// them there ([ServerOptions].Placements), and Acquire waits for the copy. A device on which the owner makes no
+	// placements fails with an error that matches [errors.ErrUnsupported], a full one with [ErrLimit].
+	Device driver.Device
 	// Wait waits, until the context ends, for an owner and for a name or version that is not published yet.
 	Wait bool
 	// Digest is the required result of [module.StateDictDigest]. A different digest fails with [module.ErrDigest]. It
@@ -59,9 +65,14 @@ func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) 
 	if err := catalog.CheckName(name); err != nil {
 		return nil, fmt.Errorf("acquire: %w: %w", status.ErrInvalid, err)
 	}
-	h, err := c.acquire(ctx, opts.Wait, name, opts.Version)
+	ask := message.Acquire{Name: name, Version: opts.Version}
+	if opts.Device != nil {
+		uuid := message.UUID(opts.Device.Info().UUID)
+		ask.Device = &uuid
+	}
+	h, err := c.acquire(ctx, opts.Wait, ask)
 	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
-		h, err = c.acquirePublished(ctx, name, opts.Version, err)
+		h, err = c.acquirePublished(ctx, ask, err)
 	}
 	if err == nil {
 		if err = c.check(ctx, h, &opts); err != nil {
@@ -74,9 +85,14 @@ func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) 
 	return h, nil
 }
 
-// acquire attaches a version; 0 means the newest. If wait is true, it waits for an owner.
-func (c *Client) acquire(ctx context.Context, wait bool, name string, version uint64) (*Handle, error) {
-	a, sd, err := c.conn.Acquire(ctx, wait, name, version)
+// acquire attaches a version. If wait is true, it waits for an owner.
+func (c *Client) acquire(ctx context.Context, wait bool, ask message.Acquire) (*Handle, error) {
+	if ask.Device != nil {
+		if _, err := c.conn.Devices.Find(driver.UUID(*ask.Device)); err != nil {
+			return nil, err
+		}
+	}
+	a, sd, err := c.conn.Acquire(ctx, wait, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +101,9 @@ func (c *Client) acquire(ctx context.Context, wait bool, name string, version ui
 
 // acquirePublished calls acquire for each version of the name that the owner announces, until one can be attached.
 // missing is the error of the first attempt.
-func (c *Client) acquirePublished(ctx context.Context, name string, version uint64, missing error) (*Handle, error) {
-	w, err := c.watch(ctx, true, name)
+func (c *Client) acquirePublished(ctx context.Context, ask message.Acquire, missing error) (*Handle, error) {
+	version := ask.Version
+	w, err := c.watch(ctx, true, ask.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +117,7 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 		case e.Kind != EventPublished || e.Version < version:
 			continue
 		}
-		h, err := c.acquire(ctx, true, name, version)
+		h, err := c.acquire(ctx, true, ask)
 		// The newest version may have been withdrawn since. A superseded version is not published again.
 		if err == nil || !errors.Is(err, status.ErrNotFound) || version != 0 {
 			return h, err

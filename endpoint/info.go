@@ -75,6 +75,8 @@ type VersionInfo struct {
 	// version once they are computed.
 	DigestState DigestState    `json:"digest_state,omitempty"`
 	Digest      *module.Digest `json:"digest,omitempty"`
+	// Placements lists its copies on other devices.
+	Placements []PlacementInfo `json:"placements,omitempty"`
 }
 
 // DigestState is the state of the digests that an owner computes for a version. It is empty if the owner computes none.
@@ -108,6 +110,8 @@ type Holder struct {
 	Leases int `json:"leases"`
 	// Since is the time of its oldest lease.
 	Since time.Time `json:"since"`
+	// Placements lists the UUIDs of the devices on which it holds placements of the version.
+	Placements []string `json:"placements,omitempty"`
 }
 
 // decodeInfo converts a model's description from its wire form.
@@ -126,8 +130,10 @@ func decodeInfo(in message.ModelInfo) ModelInfo {
 			version.Holders = append(version.Holders, Holder{
 				Process: Process{PID: h.PID, UID: h.UID, Label: h.Label},
 				Session: h.Session, Leases: int(h.Leases), Since: time.Unix(0, h.Since),
+				Placements: decodeUUIDs(h.Placements),
 			})
 		}
+		version.Placements = decodePlacements(v.Placements)
 		version.DigestState = DigestState(v.DigestState.String())
 		if len(v.Digest) == len(module.Digest{}) {
 			version.Digest = (*module.Digest)(v.Digest)

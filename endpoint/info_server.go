@@ -102,6 +102,8 @@ type ServerInfo struct {
 	Refusals []Refusals `json:"refusals,omitempty"`
 	// NotAdopted lists the kept versions that it cannot map, sorted by name and number.
 	NotAdopted []NotAdopted `json:"not_adopted,omitempty"`
+	// Placements lists the devices on which it makes placements.
+	Placements []PlacementDevice `json:"placements,omitempty"`
 	// Endpoints lists its endpoints with the numbers of calls and the durations of runs.
 	Endpoints []EndpointStats `json:"endpoints"`
 	// Sessions lists its sessions, oldest first. The first is its own process, which needs no connection; the others
@@ -333,6 +335,7 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	for _, v := range in.NotAdopted {
 		out.NotAdopted = append(out.NotAdopted, decodeNotAdopted(v))
 	}
+	out.Placements = decodePlacementDevices(in.Placements)
 	for _, h := range in.Capabilities.Handles {
 		out.Capabilities.Handles = append(out.Capabilities.Handles, HandleSupport{
 			Device: driver.UUID(h.Device).String(), Kind: h.Kind, Supported: h.Supported, Reason: h.Reason,

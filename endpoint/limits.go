@@ -79,6 +79,9 @@ type Limits struct {
 	// or three sixteenths of the process's descriptor limit if that is less; manifests that cost 512 MiB, or a
 	// sixteenth of the memory if that is less; and as many bytes as the server's devices have.
 	PublishTotal PublishLimits
+	// PlacementBytes limits the bytes of the placements that one client holds or waits for ([ServerOptions].Placements);
+	// 0 means no limit below the budget of the device.
+	PlacementBytes int64
 }
 
 // PublishLimits limits what clients may have published. A version counts from its publication until its memory is

@@ -77,7 +77,7 @@ func newServer(opts ServerOptions) (*Server, error) {
 	c := server.Config{
 		Log: opts.Logger, Socket: opts.Socket, Label: opts.Label, AllowUIDs: opts.AllowUIDs, Devices: opts.Devices, Registry: opts.Registry.registered(),
 		Limits: status.Limits(opts.Limits), Results: engine.CacheBounds(opts.Results), Tasks: engine.TaskBounds(opts.Tasks), Retain: opts.Retain,
-		RenewalTime: opts.RenewalTime, LockWait: opts.LockWait,
+		Places: placesOf(opts.Placements), RenewalTime: opts.RenewalTime, LockWait: opts.LockWait,
 		Intercept: interceptServer(intercept), Policy: opts.Policy, Audit: opts.Audit, RequireAudit: opts.RequireAudit, LogLost: opts.LogLost,
 	}
 	if permit := opts.Offers; permit != nil {
@@ -98,6 +98,14 @@ func newServer(opts ServerOptions) (*Server, error) {
 	s := &Server{caller: own.caller, core: core, own: own}
 	core.OnServe = s.begin
 	return s, nil
+}
+
+// placesOf converts the options of placements.
+func placesOf(list []PlacementOptions) (out []server.PlaceOn) {
+	for _, p := range list {
+		out = append(out, server.PlaceOn(p))
+	}
+	return out
 }
 
 // ID returns the id of this server. A restarted owner has a new one.

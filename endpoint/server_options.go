@@ -36,6 +36,9 @@ type ServerOptions struct {
 	// (CUDA IPC) is not kept. A version that the server cannot map, for example because its device is missing, stays in the
 	// store and is listed as [ModelInfo.NotAdopted]. Only a version with a damaged manifest is freed. The store is borrowed until the server is closed. Package keeper has stores.
 	Keep Store
+	// Placements are devices of Devices on which the server copies versions for clients that acquire them there
+	// ([AcquireOptions].Device). On other devices clients can acquire only what was published there.
+	Placements []PlacementOptions
 	// RenewalTime is the time that readers have to renew their leases after this server has adopted the versions of an
 	// earlier one. Superseded and withdrawn versions without readers are freed then. 0 means 10 s. Clients
 	// that connect again pause up to a second between two attempts.
@@ -82,6 +85,19 @@ type ServerOptions struct {
 // Retention limits the superseded versions of a name that are kept without readers, newest first: by number, by the time
 // since they were superseded, and by bytes. Zero fields are no limit; the zero value keeps none.
 type Retention = catalog.Retention
+
+// PlacementOptions configures the placements of versions on one device: copies that the server makes once for all clients
+// that acquire the version there.
+type PlacementOptions struct {
+	// Device is one of [ServerOptions].Devices.
+	Device driver.Device
+	// Budget limits the bytes of the placements on the device; 0 means the memory of the device. If a new placement has
+	// no room, unused ones are freed, earliest unused first. They are also freed if the device refuses memory. If the
+	// placements in use leave no room, acquire fails with [ErrLimit].
+	Budget int64
+	// Keep is how long a placement stays after its last lease; 0 frees it with the last lease.
+	Keep time.Duration
+}
 
 // Store holds descriptors by name after the process that stored them has ended. Methods are safe for concurrent use and
 // do not wait without end. A store that several processes can change also has PutNew, which is Put and fails with

@@ -105,18 +105,18 @@ func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	if err != nil {
 		return m.dev.opError("load", err)
 	}
-	l := load{m: m, src: src, srcOff: srcOff, dstOff: dstOff, n: n, piece: m.dev.options.bufferBytes, progress: progress}
+	l := load{n: n, piece: m.dev.options.bufferBytes, progress: progress}
+	l.copyPiece = func(b *stage, at, size int64) error { return m.loadPiece(b, src, srcOff+at, dstOff+at, size) }
 	return m.dev.opError("load", l.run(s))
 }
 
-// load is the state of one LoadAt.
+// load is the state of one copy that several goroutines make in pieces, each with a stage.
 type load struct {
-	m                 *Memory
-	src               io.ReaderAt
-	srcOff, dstOff, n int64
-	piece             int64
-	next              atomic.Int64 // offset of the next piece
-	failed            atomic.Bool
+	n         int64
+	piece     int64
+	copyPiece func(b *stage, at, size int64) error
+	next      atomic.Int64 // offset of the next piece
+	failed    atomic.Bool
 
 	mu       sync.Mutex
 	progress func(bytes int64)
@@ -143,14 +143,13 @@ func (l *load) run(s *staging) error {
 }
 
 func (l *load) work(b *stage) {
-	buf := b.host.data // this goroutine owns the buffer
 	for !l.failed.Load() {
 		at := l.next.Add(l.piece) - l.piece
 		if at >= l.n {
 			return
 		}
 		size := min(l.piece, l.n-at)
-		if err := l.copyPiece(b, buf[:size], at); err != nil {
+		if err := l.copyPiece(b, at, size); err != nil {
 			l.fail(err)
 			return
 		}
@@ -158,17 +157,19 @@ func (l *load) work(b *stage) {
 	}
 }
 
-func (l *load) copyPiece(b *stage, buf []byte, at int64) error {
-	if err := readFull(l.src, buf, l.srcOff+at); err != nil {
+// loadPiece reads a piece into the buffer of b, which the caller owns, and copies it to the device.
+func (m *Memory) loadPiece(b *stage, src io.ReaderAt, srcOff, dstOff, size int64) error {
+	buf := b.host.data[:size]
+	if err := readFull(src, buf, srcOff); err != nil {
 		return err
 	}
-	return l.m.call(func(c cu.Context) error {
-		err := queueToDevice(c, l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle)
+	return m.call(func(c cu.Context) error {
+		err := queueToDevice(c, m.ptr+cu.DevicePtr(dstOff), buf, b.stream.handle)
 		if err == nil {
 			err = check("cuStreamSynchronize", c.StreamSynchronize(b.stream.handle))
 		}
 		if err != nil { // the copy may be unfinished
-			b.stream.track.mark(l.m.life)
+			b.stream.track.mark(m.life)
 			b.stream.track.mark(b.host.life)
 		}
 		return err

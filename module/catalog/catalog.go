@@ -12,6 +12,9 @@
 //	                           │                              │                                 ^
 //	                           └──────── Withdraw ────────────┴──> withdrawn ── last lease ─────┘
 //
+// A version may have placements: copies on other devices ([Placement]). A lease is of a version, or of one of its
+// placements.
+//
 // A version is one [Record]: the state dict and everything that its publisher adds to it, such as exported handles. The
 // catalog owns the record from the publication to its end. A failed publication and the end of a version are the same
 // call, [Record.Close].
@@ -30,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -90,6 +94,13 @@ type Options struct {
 	// Freed, if not nil, is called for each version whose record was closed, with the error of closing it. It is called
 	// without the lock on the goroutine that freed the version, so it may call the catalog.
 	Freed func(name string, version uint64, err error)
+	// Places are the devices on which versions may have placements, each once.
+	Places []Place
+	// Unplaced, if not nil, is Freed for a placement.
+	Unplaced func(name string, version uint64, device driver.Info, err error)
+	// Unused, if not nil, is called without the lock after the last lease of a placement ended. The caller then calls
+	// [Catalog.Expire].
+	Unused func()
 }
 
 // Record is what a catalog publishes as a version and owns until the version is freed.
@@ -147,6 +158,9 @@ type Catalog struct {
 	lastID   uint64                       // of leases
 	seq      uint64                       // of events
 	watchers watchers
+	places   map[driver.UUID]*place
+
+	becameUnused bool // a placement became unused since the last call of Options.Unused
 }
 
 // rememberedNames is the number of names without a version that keep their last number. Over the limit all of them are
@@ -162,13 +176,18 @@ func New(opts Options) *Catalog {
 	if opts.PendingNames <= 0 {
 		opts.PendingNames = DefaultPendingNames
 	}
-	return &Catalog{
+	c := &Catalog{
 		opts:     opts,
 		entries:  make(map[string]*entry),
 		leases:   make(map[uint64]*Lease),
 		holders:  make(map[uint64]map[uint64]*Lease),
 		watchers: newWatchers(),
+		places:   make(map[driver.UUID]*place),
 	}
+	for _, on := range opts.Places {
+		c.places[on.Device.UUID] = &place{PlaceStats: PlaceStats{Place: on}, all: make(map[*Placement]struct{})}
+	}
+	return c
 }
 
 // MaxAfter is the largest value of [PublishOptions.After]. It leaves room for further versions, and
@@ -220,7 +239,7 @@ func (c *Catalog) PublishRecord(name string, r Record, origin Origin, opts Publi
 }
 
 // publish adds v with the next number that is greater than v.number.
-func (c *Catalog) publish(v *version, retain *Retention, current *uint64) (freed []*version, wake []func(), err error) {
+func (c *Catalog) publish(v *version, retain *Retention, current *uint64) (freed []garbage, wake []func(), err error) {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	c.mu.Lock()
@@ -321,6 +340,11 @@ func (c *Catalog) Versions(visit func(v Version) error) error {
 		e := c.entries[name]
 		for _, v := range e.versions {
 			out := Version{Change: Change{Name: name, Version: v.number, Record: v.record, Origin: v.origin, Retain: e.retain}, Withdrawn: v.withdrawn}
+			for _, p := range v.placements {
+				if p.record != nil {
+					out.Placements = append(out.Placements, p.record)
+				}
+			}
 			if err := visit(out); err != nil {
 				return err
 			}
@@ -334,6 +358,8 @@ type Version struct {
 	Change
 	// Withdrawn means that the name was withdrawn; readers hold the version.
 	Withdrawn bool
+	// Placements holds the records of its placements that are made, borrowed like Record.
+	Placements []Record
 }
 
 // Withdraw removes name from the catalog. Its versions can no longer be acquired, and each is freed when its last
@@ -364,7 +390,7 @@ func (e *entry) require(op, name string, current *uint64) error {
 }
 
 // withdraw marks every version of name.
-func (c *Catalog) withdraw(name string, current *uint64) (freed []*version, wake []func(), err error) {
+func (c *Catalog) withdraw(name string, current *uint64) (freed []garbage, wake []func(), err error) {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	c.mu.Lock()
@@ -415,9 +441,11 @@ func (c *Catalog) Close() error {
 		return nil
 	}
 	c.closed = true
-	var freed []*version
+	var freed []garbage
 	for _, name := range sortedNames(c.entries) {
-		freed = append(freed, c.entries[name].versions...)
+		for _, v := range c.entries[name].versions {
+			freed = append(freed, v.garbage()...)
+		}
 	}
 	c.entries, c.leases, c.holders = nil, nil, nil
 	c.watchers = newWatchers()
@@ -425,16 +453,24 @@ func (c *Catalog) Close() error {
 	return c.free(freed)
 }
 
-// free closes the records of versions that were removed. The lock must not be held: closing unmaps memory, and the hook
-// may call the catalog.
-func (c *Catalog) free(versions []*version) error {
+// free closes the records that were removed. The lock must not be held: closing unmaps memory, and the hook may call the
+// catalog.
+func (c *Catalog) free(list []garbage) error {
 	var errs []error
-	for _, v := range versions {
-		err := v.record.Close()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("close version %d of %q: %w", v.number, v.name, err))
+	for _, g := range list {
+		if g.record == nil {
+			continue
 		}
-		if c.opts.Freed != nil {
+		v, err := g.version, g.record.Close()
+		switch p := g.placement; {
+		case p == nil && err != nil:
+			errs = append(errs, fmt.Errorf("close version %d of %q: %w", v.number, v.name, err))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("close version %d of %q on %s: %w", v.number, v.name, p.place.Device, err))
+		}
+		if p := g.placement; p != nil && c.opts.Unplaced != nil {
+			c.opts.Unplaced(v.name, v.number, p.place.Device, err)
+		} else if p == nil && c.opts.Freed != nil {
 			c.opts.Freed(v.name, v.number, err)
 		}
 	}

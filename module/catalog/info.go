@@ -42,6 +42,8 @@ type VersionInfo struct {
 	Origin Origin
 	// Holders lists the sessions that hold it, by the age of their oldest lease.
 	Holders []HolderInfo
+	// Placements describes its copies on other devices, sorted by device.
+	Placements []PlacementInfo
 	// Record is the version, borrowed. It may be closed concurrently.
 	Record Record
 }
@@ -54,6 +56,8 @@ type HolderInfo struct {
 	Leases int
 	// Since is the time of its oldest lease.
 	Since time.Time
+	// Placements lists the devices of the placements that it holds.
+	Placements []driver.UUID
 }
 
 // Holding describes all leases of one session.
@@ -62,7 +66,7 @@ type Holding struct {
 	Holder
 	// Leases holds its leases by age. The catalog owns them; callers must not change them.
 	Leases []*Lease
-	// Bytes is the size of the versions it holds, each counted once.
+	// Bytes is the size of the versions and placements that it holds, each counted once.
 	Bytes int64
 }
 
@@ -118,13 +122,17 @@ func (c *Catalog) Holdings() []Holding {
 	all := make([]Holding, 0, len(c.holders))
 	for _, id := range slices.Sorted(maps.Keys(c.holders)) {
 		var h Holding
-		held := make(map[*version]struct{})
+		held := make(map[any]struct{}) // versions and placements
 		for _, l := range byAge(c.holders[id]) {
 			h.Holder = l.Holder
 			h.Leases = append(h.Leases, l)
-			if _, twice := held[l.version]; !twice {
-				held[l.version] = struct{}{}
-				h.Bytes = addBytes(h.Bytes, l.version.bytes)
+			of, bytes := any(l.version), l.version.bytes
+			if l.placement != nil {
+				of, bytes = l.placement, l.placement.bytes
+			}
+			if _, twice := held[of]; !twice {
+				held[of] = struct{}{}
+				h.Bytes = addBytes(h.Bytes, bytes)
 			}
 		}
 		all = append(all, h)
@@ -192,7 +200,7 @@ func (v *version) info(e *entry) VersionInfo {
 	return VersionInfo{
 		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, Devices: v.devices,
 		Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
-		Record: v.record,
+		Placements: v.placementInfos(), Record: v.record,
 	}
 }
 
@@ -217,6 +225,9 @@ func (v *version) holders() []HolderInfo {
 			infos = append(infos, HolderInfo{Holder: l.Holder, Since: l.Since})
 		}
 		infos[i].Leases++
+		if p := l.placement; p != nil && !slices.Contains(infos[i].Placements, p.place.Device.UUID) {
+			infos[i].Placements = append(infos[i].Placements, p.place.Device.UUID)
+		}
 	}
 	return infos
 }

@@ -32,15 +32,43 @@ type Lease struct {
 	// Since is the time of acquisition.
 	Since time.Time
 
-	version *version
+	version   *version
+	placement *Placement // nil for a lease of the version itself
 }
 
 // StateDict returns the state dict under lease. It is borrowed until the lease is released and must not be closed. A
 // caller that needs it longer aliases it before.
-func (l *Lease) StateDict() *module.StateDict { return l.version.record.Content() }
+func (l *Lease) StateDict() *module.StateDict { return l.Record().Content() }
 
-// Record returns the record under lease, borrowed like its state dict.
-func (l *Lease) Record() Record { return l.version.record }
+// Record returns the record under lease, borrowed like its state dict: that of the version, or of its placement if that
+// is made.
+func (l *Lease) Record() Record {
+	if p := l.placement; p != nil {
+		select {
+		case <-p.done:
+			if p.err == nil {
+				return p.record
+			}
+		default:
+		}
+	}
+	return l.version.record
+}
+
+// Origin returns the record of the version, also under a lease of a placement. It is borrowed like Record.
+func (l *Lease) Origin() Record { return l.version.record }
+
+// Made returns a channel that is closed when the placement under lease is made or has failed; nil for a lease of a
+// version.
+func (l *Lease) Made() <-chan struct{} {
+	if l.placement == nil {
+		return nil
+	}
+	return l.placement.done
+}
+
+// Err returns why the placement under lease could not be made. Call it after Made is closed.
+func (l *Lease) Err() error { return l.placement.err }
 
 // Acquire takes a lease on a version of name for h; version 0 means the newest. An old version can be acquired while it
 // is held or retained, unless the name was withdrawn since.
@@ -124,10 +152,22 @@ func (c *Catalog) Release(leaseID, holder uint64) error {
 		return err
 	}
 	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
+	c.reportUnused()
 	return nil
 }
 
-func (c *Catalog) release(leaseID, holder uint64) ([]*version, error) {
+// reportUnused calls Options.Unused if a placement became unused.
+func (c *Catalog) reportUnused() {
+	c.mu.Lock()
+	report := c.becameUnused && c.opts.Unused != nil
+	c.becameUnused = false
+	c.mu.Unlock()
+	if report {
+		c.opts.Unused()
+	}
+}
+
+func (c *Catalog) release(leaseID, holder uint64) ([]garbage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -146,7 +186,7 @@ func (c *Catalog) release(leaseID, holder uint64) ([]*version, error) {
 // ReleaseHolder releases all leases of a holder whose session has ended, and returns their number.
 func (c *Catalog) ReleaseHolder(holder uint64) int {
 	c.mu.Lock()
-	var freed []*version
+	var freed []garbage
 	of := c.holders[holder]
 	n := len(of)
 	for _, l := range of {
@@ -154,11 +194,12 @@ func (c *Catalog) ReleaseHolder(holder uint64) int {
 	}
 	c.mu.Unlock()
 	_ = c.free(freed) // Options.Freed receives the error; the operation has succeeded
+	c.reportUnused()
 	return n
 }
 
-// dropLocked removes l and returns the versions that this frees.
-func (c *Catalog) dropLocked(l *Lease) []*version {
+// dropLocked removes l and returns what this frees.
+func (c *Catalog) dropLocked(l *Lease) (freed []garbage) {
 	delete(c.leases, l.ID)
 	delete(l.version.leases, l.ID)
 	of := c.holders[l.Holder.ID]
@@ -166,8 +207,11 @@ func (c *Catalog) dropLocked(l *Lease) []*version {
 	if len(of) == 0 {
 		delete(c.holders, l.Holder.ID)
 	}
-	if len(l.version.leases) > 0 {
-		return nil
+	if l.placement != nil {
+		freed = append(freed, l.placement.dropLocked(c, l.ID))
 	}
-	return c.settleLocked(l.Name, c.entries[l.Name])
+	if len(l.version.leases) > 0 {
+		return freed
+	}
+	return append(freed, c.settleLocked(l.Name, c.entries[l.Name])...)
 }

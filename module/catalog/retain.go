@@ -51,18 +51,26 @@ func (c *Catalog) retention(e *entry) Retention {
 	return c.opts.Retain
 }
 
-// Expire frees the superseded versions that have reached the age of their retention. It returns the time at which the
-// next one does; zero if there is none. Call it at that time and after publications.
+// Expire frees the superseded versions that have reached the age of their retention, and the placements that were unused
+// for the time of their device. It returns the time at which the next one is due; zero if there is none. Call it at that
+// time, after publications and for [Options.Unused].
 func (c *Catalog) Expire() (next time.Time) {
 	freed, next := c.expire()
 	_ = c.free(freed) // Options.Freed receives the error
 	return next
 }
 
-func (c *Catalog) expire() (freed []*version, next time.Time) {
+func (c *Catalog) expire() (freed []garbage, next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.opts.Now()
+	for _, at := range c.places {
+		unused, due := at.expireLocked(now)
+		freed = append(freed, unused...)
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
 	for name, e := range c.entries {
 		age := c.retention(e).Age
 		if age == 0 {

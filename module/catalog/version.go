@@ -16,7 +16,7 @@ type entry struct {
 	retain   *Retention // nil for that of the catalog
 }
 
-// version is one published record. All fields except superseded, withdrawn and leases are constant.
+// version is one published record. All fields except superseded, withdrawn, leases and placements are constant.
 type version struct {
 	name    string
 	number  uint64
@@ -28,13 +28,14 @@ type version struct {
 
 	superseded time.Time // time of the next publication; zero for the newest version
 	withdrawn  bool
-	leases     map[uint64]*Lease
+	leases     map[uint64]*Lease // also those of placements
+	placements map[driver.UUID]*Placement
 }
 
 // settleLocked removes the unreachable versions of e and returns them: withdrawn ones without leases, and old ones
 // without leases beyond the retention. It is called after every change, and the caller frees the result outside the
 // lock.
-func (c *Catalog) settleLocked(name string, e *entry) []*version {
+func (c *Catalog) settleLocked(name string, e *entry) (list []garbage) {
 	retained := retained{Retention: c.retention(e), clock: c.opts.Now}
 	var freed []*version
 	for i := len(e.versions) - 1; i >= 0; i-- {
@@ -50,7 +51,30 @@ func (c *Catalog) settleLocked(name string, e *entry) []*version {
 		e.remove(freed)
 		c.forgetLocked(name, e)
 	}
-	return freed
+	for _, v := range freed {
+		list = append(list, v.garbage()...)
+	}
+	return list
+}
+
+// garbage is a version or a placement that was removed from the catalog and whose record is to be closed. The zero value
+// has no record.
+type garbage struct {
+	version   *version
+	placement *Placement // nil for the version itself
+	record    Record
+}
+
+// garbage returns the version and its placements, which end with it. Their makers are stopped.
+func (v *version) garbage() []garbage {
+	var list []garbage
+	for _, p := range v.placements {
+		if p.record == nil {
+			p.stop()
+		}
+		list = append(list, p.remove())
+	}
+	return append(list, garbage{version: v, record: v.record})
 }
 
 // devicesOf returns the devices of the memory of sd, each once.

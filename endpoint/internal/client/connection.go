@@ -38,6 +38,7 @@ type Conn struct {
 	Digests bool
 	// Conditions is set if the owner compares the current version of a name before it changes it.
 	Conditions bool
+	placements bool // the owner makes placements
 	pools      bool // the owner reuses result memory
 	inline     bool // small memory may be within frames
 
@@ -70,6 +71,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	conn.offers = agreed.Has(message.FeatureOffer)
 	conn.Digests = agreed.Has(message.FeatureDigests)
 	conn.Conditions = agreed.Has(message.FeatureConditions)
+	conn.placements = agreed.Has(message.FeaturePlacements)
 	if agreed.Has(message.FeaturePool) {
 		conn.pools = true
 		conn.slabs.Allow(func() { conn.returnSlabs(conn.slabs.TakeReturns()) }, agreed.Has(message.FeatureRepeat))
@@ -167,7 +169,7 @@ func (c *Conn) pass(frame wire.Frame) error {
 // caller starts Read.
 func newPipe(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newConn(pipe, server)
-	conn.Digests, conn.Conditions = true, true
+	conn.Digests, conn.Conditions, conn.placements = true, true, true
 	conn.receiver = transport.NewPipeReceiver(pipe, conn.dispatch)
 	return conn
 }

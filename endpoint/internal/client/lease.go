@@ -252,13 +252,13 @@ func (a *Lease) resume(ctx context.Context, conn *Conn) error {
 	return nil
 }
 
-// Acquire acquires a version, or the newest one if version is 0, and maps it. If wait is set, it waits for an owner.
-// The caller owns the state dict and ends the lease with Release.
-func (c *Client) Acquire(ctx context.Context, wait bool, name string, version uint64) (*Lease, *module.StateDict, error) {
-	a := &Lease{of: c.Connector, Name: name, changed: make(chan struct{})}
+// Acquire acquires and maps a version. If wait is set, it waits for an owner. The caller owns the state dict and ends the
+// lease with Release. A later owner renews the lease of a placement as one of the version: the memory is mapped already.
+func (c *Client) Acquire(ctx context.Context, wait bool, ask message.Acquire) (*Lease, *module.StateDict, error) {
+	a := &Lease{of: c.Connector, Name: ask.Name, changed: make(chan struct{})}
 	var sd *module.StateDict
 	err := c.establish(ctx, wait, func(conn *Conn) (err error) {
-		sd, err = c.attach(ctx, conn, a, message.Acquire{Name: name, Version: version})
+		sd, err = c.attach(ctx, conn, a, ask)
 		return err
 	})
 	if err != nil {
@@ -269,6 +269,9 @@ func (c *Client) Acquire(ctx context.Context, wait bool, name string, version ui
 
 // attach acquires the lease, maps the memory and fills in a. The caller owns the state dict.
 func (c *Client) attach(ctx context.Context, conn *Conn, a *Lease, ask message.Acquire) (*module.StateDict, error) {
+	if ask.Device != nil && !conn.placements {
+		return nil, &driver.UnsupportedError{Feature: "acquiring a version on another device", Requires: "a newer owner"}
+	}
 	status.Reach("acquire requested")
 	id, frame, err := conn.RoundTrip(ctx, Request{Op: message.OpAcquire, Body: ask, Event: a.eventsOf(conn), Late: conn.releaseLate})
 	if err != nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
@@ -16,7 +17,7 @@ type client struct {
 	server  *Server
 	session *session.Session
 
-	leases  leases                        // owned by the reader of the session
+	leases  leases
 	streams streams                       // running streams
 	kept    transfer.Kept                 // memory of arguments that stays mapped
 	inline  bool                          // small memory may be within frames
@@ -136,10 +137,15 @@ func (c *client) describe() message.SessionInfo {
 
 // leases maps the leases of a client to the requests that acquired them. The events of a lease carry the id of its
 // request.
-type leases struct{ by map[uint64]uint64 }
+type leases struct {
+	mu sync.Mutex
+	by map[uint64]uint64
+}
 
 // put records the request that acquired a lease.
 func (l *leases) put(lease, request uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.by == nil {
 		l.by = map[uint64]uint64{}
 	}
@@ -148,6 +154,8 @@ func (l *leases) put(lease, request uint64) {
 
 // drop removes a lease and returns the request that acquired it.
 func (l *leases) drop(lease uint64) (request uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	request = l.by[lease]
 	delete(l.by, lease)
 	return request

@@ -49,7 +49,7 @@ func (s *Server) describe() message.ServerInfo {
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
 	out.Limits, out.Refusals = s.limitUses(), s.authority.refusals()
-	out.NotAdopted = s.Models.NotAdopted()
+	out.NotAdopted, out.Placements = s.Models.NotAdopted(), s.Models.Placements()
 	return out
 }
 

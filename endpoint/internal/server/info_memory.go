@@ -14,14 +14,15 @@ import (
 
 // Purposes for which a server uses memory.
 const (
-	MemoryModels  = "models"
-	MemoryObjects = "objects"
-	MemoryResults = "results"
-	MemoryTasks   = "tasks"
+	MemoryModels     = "models"
+	MemoryPlacements = "placements"
+	MemoryObjects    = "objects"
+	MemoryResults    = "results"
+	MemoryTasks      = "tasks"
 )
 
 // memoryUsages lists the purposes in order of reporting.
-var memoryUsages = []string{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
+var memoryUsages = []string{MemoryModels, MemoryPlacements, MemoryObjects, MemoryResults, MemoryTasks}
 
 // memorySnapshot lists a server's storages at one moment. They are borrowed and may be closed meanwhile, so only their
 // names, sizes and devices are used.
@@ -44,8 +45,12 @@ func takeMemorySnapshot(s *Server) *memorySnapshot {
 	v := &memorySnapshot{
 		of: map[string][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
 	}
-	for _, storages := range s.Models.Storages() {
+	versions, placements := s.Models.Storages()
+	for _, storages := range versions {
 		v.add(MemoryModels, storages)
+	}
+	for _, storages := range placements {
+		v.add(MemoryPlacements, storages)
 	}
 	cached := map[*engine.Result]struct{}{}
 	s.Engine.Results.Each(func(_ cache.Key, r *engine.Result) {

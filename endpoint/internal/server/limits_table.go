@@ -43,6 +43,7 @@ func limitTable() []limitRow {
 		{status.LimitStorages, "storages", "4,096", "16,384, or 3/16 of RLIMIT_NOFILE", errorLimit, publishedUse(func(l status.PublishLimits, u Usage) (int64, int64) { return int64(l.Storages), int64(u.Storages) })},
 		{status.LimitStorageBytes, "bytes of storages", "the memory of the devices", "the memory of the devices", errorLimit, publishedUse(func(l status.PublishLimits, u Usage) (int64, int64) { return l.Bytes, u.Bytes })},
 		{status.LimitManifestBytes, "bytes of manifests", "256 MiB", "512 MiB, or 1/16 of the memory", errorLimit, publishedUse(func(l status.PublishLimits, u Usage) (int64, int64) { return l.ManifestBytes, u.Manifests })},
+		{status.LimitPlacementBytes, "bytes of placements", "the budget of the device", "the budgets of the devices", errorLimit, usePlacementBytes},
 		{status.LimitSourceSize, "bytes of the `source` of a version", "1,024", "", "it is cut", fixedUse(status.MaxSourceBytes)},
 		{status.LimitLabelSize, "bytes of a label", "64", "", "it is cut", fixedUse(status.MaxLabelBytes)},
 		{status.LimitRequests, "requests in flight", "16,384", "", errorLimit, func(s *Server, clients []clientUse) message.LimitUse {
@@ -187,6 +188,15 @@ func publishedUse(of func(status.PublishLimits, Usage) (bound, used int64)) func
 func useObjectBytes(s *Server, _ []clientUse) message.LimitUse {
 	one, all, used, most := s.Engine.Memory.Use()
 	return message.LimitUse{Client: one, All: all, Used: used, Most: most}
+}
+
+func usePlacementBytes(s *Server, _ []clientUse) message.LimitUse {
+	use := message.LimitUse{Client: s.Limits.PlacementBytes}
+	for _, p := range s.Models.Catalog.PlaceStats() {
+		use.All += p.Budget
+		use.Used += p.Bytes
+	}
+	return use
 }
 
 func useTasks(s *Server, _ []clientUse) message.LimitUse {

@@ -24,6 +24,7 @@ type ModelsConfig struct {
 	Names   *transfer.MemoryNames // names of the server's shared memory
 	Retain  catalog.Retention     // superseded versions that are kept without readers
 	Limits  status.Limits         // of the server
+	Places  []catalog.Place       // devices on which versions may have placements
 	// RenewalTime is the time that readers of an earlier owner have to renew their leases; 0 means 10 s.
 	RenewalTime time.Duration
 	// Digest computes the digests of a state dict, like [module.Digests].
@@ -42,6 +43,7 @@ type Models struct {
 	expiry  expiry
 	renewal *time.Timer // releases the versions of readers that have not renewed their leases
 	changes gate
+	placer  placer
 
 	notAdopted notAdopted // of the store
 
@@ -58,7 +60,10 @@ func NewModels(c ModelsConfig) *Models {
 	m := &Models{ModelsConfig: c}
 	m.digests.of = m
 	m.renewal = time.AfterFunc(math.MaxInt64, func() { m.Catalog.ReleaseHolder(adoptedHolder.ID) })
-	m.Catalog = catalog.New(catalog.Options{Retain: c.Retain, Record: m.record, Freed: m.freed})
+	m.Catalog = catalog.New(catalog.Options{
+		Retain: c.Retain, Record: m.record, Freed: m.freed, Places: c.Places, Unplaced: m.unplaced, Unused: m.expire,
+	})
+	m.placer.start(m, c.Places)
 	return m
 }
 
@@ -72,6 +77,7 @@ func (m *Models) Leave() { m.keeping.finish(true) }
 // errors of the catalog.
 func (m *Models) Close() error {
 	m.digests.work.Wait()
+	m.placer.close()
 	m.expiry.close()
 	m.renewal.Stop()
 	m.Leave()
@@ -194,13 +200,17 @@ func (m *Models) freed(name string, version uint64, err error) {
 	m.Log.Info("freed", "name", name, "version", version)
 }
 
-// Storages returns the storages that are sent to readers. They are borrowed and may be closed concurrently.
-func (m *Models) Storages() (list [][]*tensor.Storage) {
+// Storages returns the storages that are sent to readers: of versions, and of placements. They are borrowed and may be
+// closed concurrently.
+func (m *Models) Storages() (versions, placements [][]*tensor.Storage) {
 	_ = m.Catalog.Versions(func(v catalog.Version) error { // the visitor does not fail
-		list = append(list, recordOf(v.Record).export.Storages)
+		versions = append(versions, recordOf(v.Record).export.Storages)
+		for _, r := range v.Placements {
+			placements = append(placements, recordOf(r).export.Storages)
+		}
 		return nil
 	})
-	return list
+	return versions, placements
 }
 
 // Held calls visit for each holder of leases with the number and the storages of its leases. The storages are borrowed

@@ -14,6 +14,8 @@ const (
 	pageBytes = 4 << 20
 	// versionBytes and modelHolderBytes are the maximum encoded sizes of a version and a holder without their texts.
 	versionBytes, modelHolderBytes = 240, 64
+	// placementBytes and placedBytes are those of a placement and of a device in a holder.
+	placementBytes, placedBytes = 128, 18
 )
 
 // pageRoom returns the maximum size in bytes of an answer that lists versions.
@@ -26,7 +28,10 @@ func (m *Models) pageRoom() int64 {
 func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	n := versionBytes + len(name) + len(v.Origin.Label) + len(v.Origin.Source)
 	for _, h := range v.Holders {
-		n += modelHolderBytes + len(h.Label)
+		n += modelHolderBytes + len(h.Label) + placedBytes*len(h.Placements)
+	}
+	for _, p := range v.Placements {
+		n += placementBytes + len(p.Device.Name)
 	}
 	return int64(n) + engine.SizeOfDevices(v.Devices)
 }
@@ -110,6 +115,7 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 	for _, d := range v.Devices {
 		version.Devices = append(version.Devices, codec.EncodeDevice(d))
 	}
+	version.Placements = encodePlacements(v.Placements)
 	for _, h := range v.Holders {
 		if v.Current && h.ID == adoptedHolder.ID { // it keeps the version only after that is superseded
 			continue
@@ -117,6 +123,10 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		version.Holders = append(version.Holders, message.Holder{
 			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
 		})
+		for _, uuid := range h.Placements {
+			last := &version.Holders[len(version.Holders)-1]
+			last.Placements = append(last.Placements, message.UUID(uuid))
+		}
 	}
 	return version
 }

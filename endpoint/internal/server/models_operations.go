@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -19,23 +21,52 @@ type modelOperations struct{ *Models }
 
 // acquire acquires a lease and sends the memory. It subscribes the client to the name before it answers, so the
 // client receives every later event.
-func (m *modelOperations) acquire(_ context.Context, r *session.Request) (session.Reply, error) {
+//
+// With a device the client gets a placement. The lease is taken here, in the order of arrival. The run waits for the
+// copy, so the reader continues.
+func (m *modelOperations) acquire(r *session.Request) (session.Run, session.Place, error) {
 	var in message.Acquire
 	if err := r.Decode(&in); err != nil {
-		return nil, err
+		return nil, session.InOrder, err
 	}
-	ses, c := r.Session, clientOf(r.Session)
+	a := &acquisition{models: m.Models, session: r.Session, request: r.ID}
+	if err := a.take(in); err != nil {
+		return nil, session.InOrder, err
+	}
+	if in.Device == nil {
+		return a, session.InOrder, nil
+	}
+	if err := a.place(driver.UUID(*in.Device)); err != nil {
+		a.undo()
+		return nil, session.InOrder, err
+	}
+	return a, session.Async, nil
+}
+
+// acquisition is a lease that a client is about to receive.
+type acquisition struct {
+	models  *Models
+	session *session.Session
+	request uint64
+	sub     *session.Subscription
+	lease   *catalog.Lease
+	replied bool // the reply owns the lease
+}
+
+// take acquires the version and subscribes the client to the name.
+func (a *acquisition) take(in message.Acquire) error {
+	m, ses, c := a.models, a.session, clientOf(a.session)
 	if err := c.may(access.Acquire, in.Name); err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.newestAdopted(in.Name, in.Version); err != nil {
-		return nil, err
+		return err
 	}
 	// A client that acquires an old version receives an event about the newest one at once.
 	source := &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0}
-	sub, err := ses.Events.Add(r.ID, source)
+	sub, err := ses.Events.Add(a.request, source)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	lease, err := m.Catalog.Acquire(in.Name, in.Version, c.holder())
 	if err != nil && in.Version != 0 { // perhaps a reader of an earlier owner renews its lease on a withdrawn version
@@ -44,24 +75,62 @@ func (m *modelOperations) acquire(_ context.Context, r *session.Request) (sessio
 		}
 	}
 	if err != nil {
-		ses.Events.Remove(r.ID)
-		return nil, m.absent(in.Name, status.Absent(err))
+		ses.Events.Remove(a.request)
+		return m.absent(in.Name, status.Absent(err))
 	}
 	status.Reach("acquire leased")
-	c.leases.put(lease.ID, r.ID)
-	out := recordOf(lease.Record()).export
+	c.leases.put(lease.ID, a.request)
+	a.sub, a.lease = sub, lease
+	return nil
+}
+
+// place replaces the lease by one of the version's placement on a device. After an error the lease is unchanged.
+func (a *acquisition) place(device driver.UUID) error {
+	c := clientOf(a.session)
+	placed, err := a.models.placer.lease(c, a.lease, device)
+	if err != nil || placed == a.lease {
+		return status.Absent(err)
+	}
+	c.leases.drop(a.lease.ID)
+	c.leases.put(placed.ID, a.request)
+	_ = a.models.Catalog.Release(a.lease.ID, a.session.ID) // fails only after the session's end, which releases all
+	a.lease = placed
+	return nil
+}
+
+// undo releases the lease.
+func (a *acquisition) undo() {
+	if err := a.models.Catalog.Release(a.lease.ID, a.session.ID); err == nil {
+		a.session.Events.Remove(clientOf(a.session).leases.drop(a.lease.ID))
+	}
+}
+
+// Run implements session.Run. It waits for a placement that is being made.
+func (a *acquisition) Run(ctx context.Context, _ *session.Request) (session.Reply, error) {
+	if made := a.lease.Made(); made != nil {
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return nil, ended.Cause(ctx)
+		}
+		if err := a.lease.Err(); err != nil {
+			return nil, err
+		}
+	}
+	a.replied = true
+	out := recordOf(a.lease.Record()).export
 	return &sharedAnswer{
-		answer: answer{
-			after: func() { ses.Events.Begin(sub) },
-			undo: func() {
-				if err := m.Catalog.Release(lease.ID, ses.ID); err == nil {
-					ses.Events.Remove(c.leases.drop(lease.ID))
-				}
-			},
-		},
-		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version, out.Sourced), tail: out.Tail,
+		answer: answer{after: func() { a.session.Events.Begin(a.sub) }, undo: a.undo},
+		head:   message.AppendAcquiredHead(nil, a.lease.ID, a.lease.Name, a.lease.Version, out.Sourced), tail: out.Tail,
 		files: out.Files, storages: out.Storages,
 	}, nil
+}
+
+// End implements session.Run.
+func (a *acquisition) End() {
+	if !a.replied {
+		a.undo()
+	}
 }
 
 func (m *modelOperations) release(_ context.Context, r *session.Request) (session.Reply, error) {

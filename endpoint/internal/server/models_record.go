@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -22,6 +23,7 @@ type record struct {
 	export  *transfer.Export // the answer to readers
 	stored  *stored          // the memory in the store; nil if it ends with this owner
 	digests *digestJob       // nil if the owner does not compute digests
+	pins    pins             // the memory that is pinned for copies to other devices
 }
 
 // recordOf returns the record of a version of the server's catalog.
@@ -38,8 +40,9 @@ func (r *record) Close() (err error) {
 	if r.export != nil {
 		m.closeExport(r.export)
 	}
+	err = r.pins.close()
 	if r.StateDict != nil {
-		err = r.StateDict.Close()
+		err = errors.Join(err, r.StateDict.Close())
 	}
 	m.quotas.giveBack(r.charge)
 	return err

@@ -23,7 +23,7 @@ func (s *Server) operations() map[message.Op]session.Operation {
 		message.OpUnwatch:    {Prepare: inOrder(unwatch), Releases: true},
 		message.OpServerInfo: {Prepare: inOrder(s.info)},
 
-		message.OpAcquire:  {Prepare: unlessLeaving(inOrder(models.acquire))},
+		message.OpAcquire:  {Prepare: unlessLeaving(models.acquire)},
 		message.OpRelease:  {Prepare: inOrder(models.release)},
 		message.OpPublish:  {Prepare: async(models.publish), Files: true},
 		message.OpWithdraw: {Prepare: async(models.withdraw)},

@@ -40,7 +40,9 @@ func (s *Server) performAs(t *testing.T, id uint64, op message.Op, in, out any, 
 	require.NoError(t, err)
 	r := &session.Request{Session: s.Sessions.Self(), Op: op, ID: id, Body: body}
 	run, _, err := s.operations()[op].Prepare(r)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	defer run.End()
 	reply, err := run.Run(t.Context(), r)
 	if err != nil {

@@ -39,6 +39,7 @@ type Config struct {
 	Results   engine.CacheBounds // of the cache
 	Tasks     engine.TaskBounds  // of the task manager
 	Retain    catalog.Retention  // superseded versions that are kept without readers
+	Places    []PlaceOn          // devices on which versions may have placements
 	Intercept Intercept          // wraps calls; nil for none
 	// RenewalTime is the time that readers of an earlier owner have to renew their leases; 0 means 10 s.
 	RenewalTime time.Duration
@@ -93,6 +94,10 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	onDevices, err := places(c.Places, devices)
+	if err != nil {
+		return nil, err
+	}
 	c.Label = status.ShortLabel(c.Label)
 	s := &Server{Config: c, ID: transfer.NewID(), devices: devices, started: time.Now()}
 	s.authority.policy.Store(c.Policy)
@@ -108,6 +113,7 @@ func New(c Config) (*Server, error) {
 	})}
 	s.Models = NewModels(ModelsConfig{
 		Log: s.Log, Limits: s.Limits, Devices: devices, Names: &s.Engine.Names, Retain: c.Retain, RenewalTime: c.RenewalTime, Digest: module.Digests,
+		Places: onDevices,
 	})
 	s.Sessions = session.NewRegister(session.Config{
 		Log: s.Log, Socket: c.Socket, Label: c.Label, AllowUIDs: c.AllowUIDs, Admits: s.admits, Hello: s.hello, Limits: s.Limits, Totals: &s.Totals.Totals, NewClient: s.newClient,

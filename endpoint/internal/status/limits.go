@@ -19,34 +19,35 @@ type Limit string
 
 // The limits on the resources of clients.
 const (
-	LimitClients       Limit = "clients"
-	LimitSubscriptions Limit = "leases"
-	LimitObjects       Limit = "references"
-	LimitObjectBytes   Limit = "object_bytes"
-	LimitReleases      Limit = "releases"
-	LimitTasks         Limit = "tasks"
-	LimitVersions      Limit = "versions"
-	LimitStorages      Limit = "storages"
-	LimitStorageBytes  Limit = "storage_bytes"
-	LimitManifestBytes Limit = "manifest_bytes"
-	LimitSourceSize    Limit = "source_bytes"
-	LimitLabelSize     Limit = "label_bytes"
-	LimitRequests      Limit = "requests"
-	LimitRequestBytes  Limit = "request_bytes"
-	LimitAnswerBytes   Limit = "answer_bytes"
-	LimitDescriptors   Limit = "descriptors"
-	LimitRequestTime   Limit = "request_seconds"
-	LimitResultBytes   Limit = "result_bytes"
-	LimitTaskBytes     Limit = "task_result_bytes"
-	LimitKept          Limit = "kept_mappings"
-	LimitKeptBytes     Limit = "kept_bytes"
-	LimitOffers        Limit = "offers"
-	LimitOfferBytes    Limit = "offer_bytes"
-	LimitWorkerCalls   Limit = "worker_calls"
-	LimitWorkerTime    Limit = "worker_seconds"
-	LimitRingBytes     Limit = "ring_bytes"
-	LimitLogLines      Limit = "log_lines"
-	LimitAuditLines    Limit = "audit_lines"
+	LimitClients        Limit = "clients"
+	LimitSubscriptions  Limit = "leases"
+	LimitObjects        Limit = "references"
+	LimitObjectBytes    Limit = "object_bytes"
+	LimitReleases       Limit = "releases"
+	LimitTasks          Limit = "tasks"
+	LimitVersions       Limit = "versions"
+	LimitStorages       Limit = "storages"
+	LimitStorageBytes   Limit = "storage_bytes"
+	LimitManifestBytes  Limit = "manifest_bytes"
+	LimitPlacementBytes Limit = "placement_bytes"
+	LimitSourceSize     Limit = "source_bytes"
+	LimitLabelSize      Limit = "label_bytes"
+	LimitRequests       Limit = "requests"
+	LimitRequestBytes   Limit = "request_bytes"
+	LimitAnswerBytes    Limit = "answer_bytes"
+	LimitDescriptors    Limit = "descriptors"
+	LimitRequestTime    Limit = "request_seconds"
+	LimitResultBytes    Limit = "result_bytes"
+	LimitTaskBytes      Limit = "task_result_bytes"
+	LimitKept           Limit = "kept_mappings"
+	LimitKeptBytes      Limit = "kept_bytes"
+	LimitOffers         Limit = "offers"
+	LimitOfferBytes     Limit = "offer_bytes"
+	LimitWorkerCalls    Limit = "worker_calls"
+	LimitWorkerTime     Limit = "worker_seconds"
+	LimitRingBytes      Limit = "ring_bytes"
+	LimitLogLines       Limit = "log_lines"
+	LimitAuditLines     Limit = "audit_lines"
 )
 
 // Limits are a server's limits on its clients. Package endpoint declares the same type with its documentation and
@@ -71,6 +72,7 @@ type Limits struct {
 	Idle                            time.Duration // of a client without resources; 0 for no limit
 	Tasks                           int           // unfinished
 	Publish, PublishTotal           PublishLimits // publications
+	PlacementBytes                  int64         // of placements of one client; 0 for no limit but the budgets
 }
 
 // PublishLimits limit publications.

@@ -31,8 +31,8 @@ func NewDevices(devices []driver.Device) (Devices, error) {
 	return set, nil
 }
 
-// find returns the device, or an error if this process does not have it.
-func (s Devices) find(uuid driver.UUID) (driver.Device, error) {
+// Find returns the device, or an error if this process does not have it.
+func (s Devices) Find(uuid driver.UUID) (driver.Device, error) {
 	if dev := s[uuid]; dev != nil {
 		return dev, nil
 	}

@@ -217,7 +217,7 @@ func CloseStorages(storages []*tensor.Storage) {
 
 // importMemory maps one handle of a peer.
 func importMemory(devices Devices, h message.Handle, files *wire.Files, opts driver.ImportOptions) (driver.Memory, error) {
-	dev, err := devices.find(driver.UUID(h.Device))
+	dev, err := devices.Find(driver.UUID(h.Device))
 	if err != nil {
 		return nil, err
 	}

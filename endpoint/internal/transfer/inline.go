@@ -148,7 +148,7 @@ func ContentKey(content []byte) string {
 
 // inlineStorage returns the memory of a handle that contains it, as a copy.
 func inlineStorage(devices Devices, h *message.Handle) (*tensor.Storage, error) {
-	dev, err := devices.find(driver.UUID(h.Device))
+	dev, err := devices.Find(driver.UUID(h.Device))
 	if err != nil {
 		return nil, err
 	}

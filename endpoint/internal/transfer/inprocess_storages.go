@@ -66,7 +66,7 @@ func shareOne(devices Devices, s *tensor.Storage, opts driver.ImportOptions) (*t
 	if err != nil {
 		return nil, status.Unshareable(err)
 	}
-	if _, err := devices.find(h.Device); err != nil {
+	if _, err := devices.Find(h.Device); err != nil {
 		return nil, err
 	}
 	if !opts.Writable {

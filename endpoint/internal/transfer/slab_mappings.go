@@ -139,7 +139,7 @@ func (m *SlabMappings) mapping(devices Devices, h message.Handle, files *wire.Fi
 
 // newMapping maps a slab that was sent with its descriptor.
 func (m *SlabMappings) newMapping(devices Devices, h message.Handle, files *wire.Files) (*slabMapping, error) {
-	dev, err := devices.find(driver.UUID(h.Device))
+	dev, err := devices.Find(driver.UUID(h.Device))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,220 @@
+//go:build !nocuda
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// placing is an owner with host memory and two GPUs of the stand-in, which makes placements on both GPUs and on the host.
+type placing struct {
+	*endpoint.Server
+	t       *testing.T
+	fake    *cudatest.Fake
+	devices []driver.Device // host, cuda:0, cuda:1
+}
+
+const mib = 1 << 20
+
+// newPlacing returns an owner with a budget and a keep time for each device.
+func newPlacing(t *testing.T, budget int64, keep time.Duration, more ...func(*endpoint.ServerOptions)) *placing {
+	t.Helper()
+	fixture.HostOnly(t, "it opens its own devices")
+	p := &placing{t: t, fake: cudatest.Start(t, cudatest.Options{Devices: 2, Memory: 256 * mib})}
+	p.fake.Leaks(t)
+	h, err := host.Open()
+	require.NoError(t, err)
+	p.devices = []driver.Device{h}
+	for i := range 2 {
+		dev, err := cuda.Open(i, cuda.WithStaging(2, 64<<10))
+		require.NoError(t, err)
+		p.devices = append(p.devices, dev)
+	}
+	for _, dev := range p.devices {
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	}
+	opts := endpoint.ServerOptions{Socket: proctest.SocketPath(t), Devices: p.devices, Logger: slog.New(slog.DiscardHandler)}
+	for _, dev := range p.devices {
+		opts.Placements = append(opts.Placements, endpoint.PlacementOptions{Device: dev, Budget: budget, Keep: keep})
+	}
+	for _, f := range more {
+		f(&opts)
+	}
+	p.Server, err = endpoint.NewServer(opts)
+	require.NoError(t, err)
+	var served sync.WaitGroup
+	served.Go(func() { _ = p.Serve(context.Background()) })
+	t.Cleanup(func() { require.NoError(t, p.Close()); served.Wait() })
+	return p
+}
+
+// client returns a client of the socket, with the devices of the owner.
+func (p *placing) client() *endpoint.Client {
+	p.t.Helper()
+	c, err := endpoint.Dial(p.t.Context(), endpoint.ClientOptions{Socket: p.Socket(), OverSocket: true, Devices: p.devices, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { require.NoError(p.t, c.Close()) })
+	return c
+}
+
+// publish publishes tensors of the given number of elements on a device: a and b, with a tied to c.
+func (p *placing) publish(name string, on driver.Device, n int64) (sum module.Digest) {
+	p.t.Helper()
+	sd, err := module.New(on, []module.NamedSpec{
+		{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{n}}, {Name: "b", DType: tensor.Uint8, Shape: tensor.Shape{3}},
+		{Name: "c", DType: tensor.Float32, Shape: tensor.Shape{n}, TiedTo: "a"},
+	})
+	require.NoError(p.t, err)
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(i) + float32(len(name))
+	}
+	a, _ := sd.Get("a")
+	x, err := tensor.FromSlice(on, tensor.Shape{n}, values)
+	require.NoError(p.t, err)
+	require.NoError(p.t, errors.Join(a.CopyFrom(x), x.Close()))
+	sum, err = module.StateDictDigest(p.t.Context(), sd, 0)
+	require.NoError(p.t, err)
+	_, err = p.Publish(p.t.Context(), name, sd, endpoint.PublishOptions{})
+	require.NoError(p.t, errors.Join(err, sd.Close()))
+	return sum
+}
+
+// acquire attaches the newest version on a device and compares its digest.
+func (p *placing) acquire(c *endpoint.Client, name string, on driver.Device, sum module.Digest) *endpoint.Handle {
+	p.t.Helper()
+	h, err := c.Acquire(p.t.Context(), name, endpoint.AcquireOptions{Device: on, Digest: sum})
+	require.NoError(p.t, err)
+	for _, s := range h.StateDict().Storages() {
+		require.Equal(p.t, on.Info().UUID, s.Memory().Device().Info().UUID)
+	}
+	return h
+}
+
+// placed returns the placements of the newest version of a name.
+func (p *placing) placed(name string) []endpoint.PlacementInfo {
+	p.t.Helper()
+	info, err := p.client().Info(p.t.Context(), name)
+	require.NoError(p.t, err)
+	return info.Versions[0].Placements
+}
+
+// use returns the state of the placements on a device.
+func (p *placing) use(dev driver.Device) endpoint.PlacementDevice {
+	p.t.Helper()
+	info, err := p.ServerInfo(p.t.Context())
+	require.NoError(p.t, err)
+	for _, d := range info.Placements {
+		if d.Device.UUID == dev.Info().UUID.String() {
+			return d
+		}
+	}
+	require.Fail(p.t, "no placements on the device")
+	return endpoint.PlacementDevice{}
+}
+
+// A version is acquired on each device from each origin, with the same bytes, and all clients have one copy.
+func TestPlacementOnEachDevice(t *testing.T) { // not parallel: the stand-in counts the objects of the process
+	p := newPlacing(t, 64*mib, time.Hour)
+	first, second := p.client(), p.client()
+	for i, origin := range p.devices {
+		name := "m" + origin.Info().String()
+		sum := p.publish(name, origin, 300_000)
+		for j, on := range p.devices {
+			copies := p.use(on).Copies
+			a, b := p.acquire(first, name, on, sum), p.acquire(second, name, on, sum)
+			if i == j {
+				require.Equal(t, copies, p.use(on).Copies, "the version is there already")
+			} else {
+				require.Equal(t, copies+1, p.use(on).Copies)
+			}
+			_, tied := a.StateDict().Get("c")
+			require.True(t, tied)
+			require.Equal(t, [][]string{{"a", "c"}}, a.StateDict().Aliases())
+			require.NoError(t, errors.Join(a.Close(), b.Close()))
+		}
+		list := p.placed(name)
+		require.Len(t, list, 2)
+		for _, placed := range list {
+			require.False(t, placed.Making)
+			require.NotEqual(t, origin.Info().UUID.String(), placed.Device.UUID)
+			require.EqualValues(t, 1, placed.Hits)
+		}
+	}
+}
+
+// Many clients that ask at the same time wait for one copy.
+func TestPlacementMadeOnce(t *testing.T) {
+	p := newPlacing(t, 64*mib, time.Hour)
+	sum := p.publish("m", p.devices[0], 100_000)
+	var work sync.WaitGroup
+	for range 8 {
+		c := p.client()
+		work.Go(func() {
+			for range 3 {
+				h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: p.devices[1], Digest: sum})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := h.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	use := p.use(p.devices[1])
+	require.EqualValues(t, 1, use.Copies)
+	require.EqualValues(t, 23, use.Hits)
+	require.EqualValues(t, 1, use.Placements)
+}
+
+// Each call of the driver fails once while a placement is made. The client then has the copy, or an error. Nothing remains
+// of a failed copy, and the next one succeeds.
+func TestPlacementDriverFails(t *testing.T) {
+	p := newPlacing(t, 64*mib, 0)
+	c := p.client()
+	for _, way := range []struct {
+		name     string
+		from, to driver.Device
+	}{{"host to GPU", p.devices[0], p.devices[1]}, {"GPU to host", p.devices[1], p.devices[0]}, {"GPU to GPU", p.devices[1], p.devices[2]}} {
+		t.Run(way.name, func(t *testing.T) {
+			for k := int64(1); ; k++ {
+				sum := p.publish(way.name, way.from, 40_000) // memory that is not pinned yet
+				p.fake.FailCall(k, cu.ERROR_UNKNOWN)
+				h, err := c.Acquire(t.Context(), way.name, endpoint.AcquireOptions{Device: way.to})
+				failed := p.fake.Failed()
+				p.fake.FailNone()
+				if err == nil {
+					require.NoError(t, module.Verify(t.Context(), h.StateDict(), sum), "after a failed %s", failed)
+					require.NoError(t, h.Close())
+				}
+				require.NoError(t, p.acquire(c, way.name, way.to, sum).Close(), "after a failed %s", failed)
+				require.Eventually(t, func() bool { return p.use(way.to).Bytes == 0 }, 30*time.Second, time.Millisecond)
+				if failed == "" {
+					require.Greater(t, k, int64(3))
+					break
+				}
+			}
+		})
+	}
+}
