@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/handover"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
@@ -46,7 +46,7 @@ func (s *Server) Handover(ctx context.Context, opts HandoverOptions) error {
 	if err != nil {
 		return err
 	}
-	next, err := keep.StartSuccessor(cmd, s.Socket())
+	next, err := handover.Start(cmd, s.Socket())
 	if err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
@@ -93,21 +93,21 @@ func successorCommand(cmd *exec.Cmd) (*exec.Cmd, error) {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
 	if cmd.Env == nil {
-		cmd.Env = keep.Environment()
+		cmd.Env = handover.Environment()
 	}
 	return cmd, nil
 }
 
 // handTo passes the socket and the versions to a successor and returns when it serves. If that fails, the successor has
 // ended and this server continues.
-func (s *Server) handTo(ctx context.Context, next *keep.Successor) error {
+func (s *Server) handTo(ctx context.Context, next *handover.Successor) error {
 	err := next.Await(ctx, false)
 	if err != nil {
 		next.Abort()
 		return err
 	}
 	status.Reach("upgrade requested")
-	state := new(keep.State)
+	state := new(handover.State)
 	defer state.Close()
 	if err = s.core.HandOverSocket(state); err == nil {
 		state.Catalog, state.Files, err = s.core.Models.HandOver(ctx, s.core.ID)
@@ -133,7 +133,7 @@ func (s *Server) handTo(ctx context.Context, next *keep.Successor) error {
 // Inherited returns the socket of the server that this process is to replace: [Server.Handover] of another process has
 // started it. It returns an empty path otherwise.
 func Inherited() (socket string) {
-	if p := keep.Inherited(); p != nil {
+	if p := handover.Inherited(); p != nil {
 		return p.Socket
 	}
 	return ""
@@ -142,7 +142,7 @@ func Inherited() (socket string) {
 // takeOver takes the socket and the versions of the predecessor of this process. It returns false if there is none, or if
 // it has ended before it handed anything over.
 func (s *Server) takeOver(opts ServerOptions) (bool, error) {
-	p := keep.Inherited()
+	p := handover.Inherited()
 	if p == nil || opts.Listener != nil {
 		return false, nil
 	}
@@ -153,7 +153,7 @@ func (s *Server) takeOver(opts ServerOptions) (bool, error) {
 		return false, nil
 	}
 	state, err := p.Take()
-	if errors.Is(err, keep.ErrPredecessorGone) {
+	if errors.Is(err, handover.ErrPredecessorGone) {
 		s.core.Log.Warn("the owner to be replaced has ended", "socket", p.Socket)
 		return false, nil
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/handover"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/server"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -22,8 +22,8 @@ type Server struct {
 	own     *Client // client for this process's calls
 	adopted []server.Adopted
 
-	predecessor *keep.Predecessor // the owner that this server replaces; nil for none, or when it serves
-	replacing   atomic.Bool       // a handover runs
+	predecessor *handover.Predecessor // the owner that this server replaces; nil for none, or when it serves
+	replacing   atomic.Bool           // a handover runs
 }
 
 // NewServer binds the socket and returns a server without models. Clients that connect before Serve wait in the

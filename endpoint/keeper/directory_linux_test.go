@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/endpoint/keeper"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -123,17 +123,17 @@ func TestDirectoryRefusesFilesOfOthers(t *testing.T) {
 		for _, file := range []string{"j1", "v1.0", "v2.0"} { // no version refers to the last one
 			t.Run(what+" "+file, func(t *testing.T) {
 				d, path := directoryOf(t)
-				k, _, _, err := keep.Open(d, slog.Default())
+				k, _, _, err := persist.Open(d, slog.Default())
 				require.NoError(t, err)
 				id, err := k.Put([]*os.File{sealed(t, "text")})
 				require.NoError(t, err)
-				require.NoError(t, k.Published(id, keep.Version{Name: "a", Number: 1, Manifest: []byte{0xa0}}, 1))
+				require.NoError(t, k.Published(id, persist.Version{Name: "a", Number: 1, Manifest: []byte{0xa0}}, 1))
 				_, err = k.Put([]*os.File{sealed(t, "an unfinished publication")})
 				require.NoError(t, err)
 				require.NoError(t, k.Close())
 				require.NoError(t, change(filepath.Join(path, "sharedtensor."+file)))
 
-				again, adopted, _, err := keep.Open(d, slog.Default())
+				again, adopted, _, err := persist.Open(d, slog.Default())
 				if file != "v2.0" {
 					require.ErrorIs(t, err, os.ErrPermission)
 					require.ErrorContains(t, err, file)
@@ -211,16 +211,16 @@ func TestHandedToDirectory(t *testing.T) {
 	t.Parallel()
 	d, path := directoryOf(t)
 	require.NoError(t, d.Put("v9.0", sealed(t, "of an earlier owner")))
-	before := new(keep.Files)
+	before := new(persist.Files)
 	defer before.Close()
-	first, _, _, err := keep.Open(before, slog.Default())
+	first, _, _, err := persist.Open(before, slog.Default())
 	require.NoError(t, err)
-	publish := func(k *keep.Keep, text string) {
+	publish := func(k *persist.Versions, text string) {
 		id, err := k.Put([]*os.File{sealed(t, text)})
 		require.NoError(t, err)
 		manifest, err := message.Marshal(text)
 		require.NoError(t, err)
-		require.NoError(t, k.Published(id, keep.Version{Name: text, Number: 1, Manifest: manifest}, 1))
+		require.NoError(t, k.Published(id, persist.Version{Name: text, Number: 1, Manifest: manifest}, 1))
 	}
 	publish(first, "a")
 	_, journal, err := first.Release()
@@ -228,7 +228,7 @@ func TestHandedToDirectory(t *testing.T) {
 	defer journal.Close()
 	files, err := before.Stored()
 	require.NoError(t, err)
-	second, adopted, _, err := keep.Open(&keep.Handed{Own: d, Files: files}, slog.Default())
+	second, adopted, _, err := persist.Open(&persist.Handed{Own: d, Files: files}, slog.Default())
 	require.NoError(t, err)
 	require.Len(t, adopted, 1)
 	adopted[0].Files[0].Close()
@@ -237,7 +237,7 @@ func TestHandedToDirectory(t *testing.T) {
 
 	again, err := keeper.OpenDirectory(path)
 	require.NoError(t, err)
-	third, adopted, _, err := keep.Open(again, slog.Default())
+	third, adopted, _, err := persist.Open(again, slog.Default())
 	require.NoError(t, err)
 	defer third.Close()
 	require.Len(t, adopted, 2)

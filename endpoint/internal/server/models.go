@@ -8,7 +8,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -47,9 +47,9 @@ type Models struct {
 
 	notAdopted notAdopted // of the store
 
-	store     keep.Store // of keeping
-	again     keepAgain  // the versions are not kept since a failed handover
-	catalogID string     // of kept or adopted versions; empty if they began with this server and end with it
+	store     persist.Store // of keeping
+	again     keepAgain     // the versions are not kept since a failed handover
+	catalogID string        // of kept or adopted versions; empty if they began with this server and end with it
 }
 
 // NewModels returns the models of a server without versions.

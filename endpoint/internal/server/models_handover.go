@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
@@ -96,8 +96,8 @@ func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 		if !recorded {
 			return nil
 		}
-		for i, name := range keep.FileNames(id, r.stored.files) {
-			own, err := keep.Duplicate(r.export.Files[i])
+		for i, name := range persist.FileNames(id, r.stored.files) {
+			own, err := persist.Duplicate(r.export.Files[i])
 			if err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 		return nil
 	})
 	if err != nil {
-		keep.CloseFiles(files)
+		persist.CloseFiles(files)
 		return nil, err
 	}
 	return files, nil
@@ -114,9 +114,9 @@ func (m *Models) releaseKept() (files map[string]*os.File, err error) {
 
 // snapshot returns a journal and the memory of all versions.
 func (m *Models) snapshot(id string) (map[string]*os.File, error) {
-	store := new(keep.Files)
+	store := new(persist.Files)
 	defer func() { _ = store.Close() }() // best effort
-	k, err := keep.New(store, id, m.Log, nil)
+	k, err := persist.New(store, id, m.Log, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (m *Models) snapshot(id string) (map[string]*os.File, error) {
 }
 
 // recordAll records all versions of the catalog in k, after put has stored their memory. It returns their ids.
-func (m *Models) recordAll(k *keep.Keep, put func(r *record) (id uint64, err error)) (map[*record]uint64, error) {
+func (m *Models) recordAll(k *persist.Versions, put func(r *record) (id uint64, err error)) (map[*record]uint64, error) {
 	ids := map[*record]uint64{}
 	last, floor := m.Catalog.Numbers()
 	withdrawn := ""
@@ -191,7 +191,7 @@ func (m *Models) recordAll(k *keep.Keep, put func(r *record) (id uint64, err err
 // keepAgain records all versions in a new journal. A successor that failed may have changed the old one. Memory that is
 // still in the store under its id is not stored again.
 func (m *Models) keepAgain() error {
-	before := m.keeping.Keep
+	before := m.keeping.Versions
 	garbage := map[string]bool{}
 	for _, name := range before.Names() {
 		garbage[name] = true
@@ -199,7 +199,7 @@ func (m *Models) keepAgain() error {
 	if err := before.Close(); err != nil {
 		return err
 	}
-	names, err := keep.Names(m.store)
+	names, err := persist.Names(m.store)
 	if err != nil {
 		return err
 	}
@@ -207,13 +207,13 @@ func (m *Models) keepAgain() error {
 	for _, name := range names {
 		garbage[name], stored[name] = true, true
 	}
-	k, err := keep.New(m.store, m.catalogID, m.Log, slices.Collect(maps.Keys(garbage)))
+	k, err := persist.New(m.store, m.catalogID, m.Log, slices.Collect(maps.Keys(garbage)))
 	if err != nil {
 		return err
 	}
 	ids, err := m.recordAll(k, func(r *record) (uint64, error) {
 		id, recorded := m.keeping.recordedAs(r.stored)
-		names := keep.FileNames(id, len(r.export.Files))
+		names := persist.FileNames(id, len(r.export.Files))
 		if !recorded || slices.ContainsFunc(names, func(name string) bool { return !stored[name] }) {
 			return k.Put(r.export.Files)
 		}
@@ -237,8 +237,8 @@ func (m *Models) keepAgain() error {
 
 // AdoptHanded is [Models.Adopt] for what a predecessor in another process hands over. It takes the files. own is the store
 // of this server; nil for none. It fails if a version cannot be mapped, because the predecessor can continue.
-func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Store) ([]Adopted, error) {
-	kept, versions, numbers, err := keep.Open(&keep.Handed{Own: own, Files: files}, m.Log)
+func (m *Models) AdoptHanded(id string, files map[string]*os.File, own persist.Store) ([]Adopted, error) {
+	kept, versions, numbers, err := persist.Open(&persist.Handed{Own: own, Files: files}, m.Log)
 	if err != nil {
 		return nil, fmt.Errorf("adopt the versions of the predecessor: %w", err)
 	}
@@ -246,7 +246,7 @@ func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Stor
 		m.keep(kept, own)
 	}
 	lost := 0
-	list := m.adoptAll(versions, numbers, func(v keep.Adopted, why error) {
+	list := m.adoptAll(versions, numbers, func(v persist.Adopted, why error) {
 		m.Log.Error("a version of the predecessor cannot be mapped", "name", v.Name, "version", v.Number, "error", why)
 		lost++
 	})
@@ -260,7 +260,7 @@ func (m *Models) AdoptHanded(id string, files map[string]*os.File, own keep.Stor
 }
 
 // keep records changes in k from now on.
-func (m *Models) keep(k *keep.Keep, store keep.Store) {
-	m.keeping = &keeping{Keep: k, log: m.Log}
+func (m *Models) keep(k *persist.Versions, store persist.Store) {
+	m.keeping = &keeping{Versions: k, log: m.Log}
 	m.store, m.catalogID = store, k.Catalog()
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -23,7 +23,7 @@ import (
 
 // keeping records the versions of the server for the next owner. A nil keeping records nothing.
 type keeping struct {
-	*keep.Keep
+	*persist.Versions
 	log *slog.Logger
 
 	adopting bool // changes repeat what the journal has; constant while clients are admitted
@@ -84,7 +84,7 @@ func (k *keeping) await(r *record) error {
 }
 
 // adoptStored describes the memory of a version that an earlier owner has recorded; nil if nothing is kept.
-func (k *keeping) adoptStored(v keep.Adopted) *stored {
+func (k *keeping) adoptStored(v persist.Adopted) *stored {
 	if k == nil {
 		return nil
 	}
@@ -94,15 +94,15 @@ func (k *keeping) adoptStored(v keep.Adopted) *stored {
 }
 
 // kept describes the record to the next owner.
-func (r *record) kept(change catalog.Change) keep.Version {
-	return keep.Version{
+func (r *record) kept(change catalog.Change) persist.Version {
+	return persist.Version{
 		Name: r.Name, Number: change.Version, At: change.Origin.At.UnixNano(), Publisher: originOf(change.Origin), SourceID: r.SourceID,
 		Digests: r.Digests, Retain: encodeRetention(change.Retain), Manifest: r.export.Manifest, Handles: r.export.Handles,
 	}
 }
 
 // published writes a version to the journal, from which the next owner adopts it. s is its memory in the store; nil for none.
-func (k *keeping) published(s *stored, v keep.Version) error {
+func (k *keeping) published(s *stored, v persist.Version) error {
 	if k == nil || s == nil {
 		return nil
 	}
@@ -139,10 +139,10 @@ func (k *keeping) digested(s *stored, tensors []byte) {
 	if k == nil || s == nil {
 		return
 	}
-	var before *keep.Keep
+	var before *persist.Versions
 	for {
 		k.mu.Lock()
-		to, id := k.Keep, s.id
+		to, id := k.Versions, s.id
 		done := to == before || s.dropped || !s.recorded
 		k.mu.Unlock()
 		if done {
@@ -163,7 +163,7 @@ func (k *keeping) drop(s *stored) {
 	}
 	<-s.done
 	k.mu.Lock()
-	in, closed := k.Keep, k.closed
+	in, closed := k.Versions, k.closed
 	s.dropped = true
 	k.mu.Unlock()
 	switch {
@@ -186,7 +186,7 @@ func (k *keeping) recordedAs(s *stored) (id uint64, ok bool) {
 }
 
 // replace continues with another journal that has records under the given ids.
-func (k *keeping) replace(with *keep.Keep, ids map[*record]uint64) {
+func (k *keeping) replace(with *persist.Versions, ids map[*record]uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for r, id := range ids {
@@ -196,7 +196,7 @@ func (k *keeping) replace(with *keep.Keep, ids map[*record]uint64) {
 		}
 		r.stored.id, r.stored.recorded = id, true
 	}
-	k.Keep, k.closed = with, k.final
+	k.Versions, k.closed = with, k.final
 }
 
 // finish leaves the versions to the next owner, including versions that are freed later. With final, replace does not
@@ -228,9 +228,9 @@ const renewalTime = 10 * time.Second
 // Adopt opens the store, publishes what an earlier owner has left in it, and records changes from now on. Versions keep
 // their names and numbers. A version that cannot be mapped stays in the store and is listed as not adopted. Call it before
 // clients are admitted.
-func (m *Models) Adopt(store keep.Store) ([]Adopted, error) {
+func (m *Models) Adopt(store persist.Store) ([]Adopted, error) {
 	status.Reach("adopt begun")
-	kept, versions, numbers, err := keep.Open(store, m.Log)
+	kept, versions, numbers, err := persist.Open(store, m.Log)
 	if err != nil {
 		return nil, fmt.Errorf("adopt the versions of an earlier owner: %w", err)
 	}
@@ -240,7 +240,7 @@ func (m *Models) Adopt(store keep.Store) ([]Adopted, error) {
 }
 
 // setAside handles a version that cannot be adopted. It frees the version only if no owner could adopt it.
-func (m *Models) setAside(v keep.Adopted, why error) {
+func (m *Models) setAside(v persist.Adopted, why error) {
 	if errors.Is(why, errManifest) {
 		m.Log.Error("a kept version is freed because its manifest is damaged", "name", v.Name, "version", v.Number, "error", why)
 		m.keeping.Freed(v.ID)
@@ -252,7 +252,7 @@ func (m *Models) setAside(v keep.Adopted, why error) {
 }
 
 // adoptAll publishes the versions, which are sorted by name and number. It calls failed for each that cannot be adopted.
-func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers, failed func(v keep.Adopted, why error)) (list []Adopted) {
+func (m *Models) adoptAll(versions []persist.Adopted, numbers persist.Numbers, failed func(v persist.Adopted, why error)) (list []Adopted) {
 	if k := m.keeping; k != nil {
 		k.adopting = true
 		defer func() { k.adopting = false }()
@@ -283,7 +283,7 @@ func (m *Models) adoptAll(versions []keep.Adopted, numbers keep.Numbers, failed 
 func (m *Models) Serve() { m.renewal.Reset(m.RenewalTime) }
 
 // adopt publishes one version of an earlier owner. It takes the files.
-func (m *Models) adopt(v keep.Adopted) error {
+func (m *Models) adopt(v persist.Adopted) error {
 	sd, err := m.importKept(v)
 	if err != nil {
 		return err
@@ -308,7 +308,7 @@ func (m *Models) adopt(v keep.Adopted) error {
 
 // importKept maps the memory of a version as a client's publication is mapped: it checks manifest, sizes and seals. It
 // takes the files. It fails with errManifest if the manifest is damaged.
-func (m *Models) importKept(v keep.Adopted) (*module.StateDict, error) {
+func (m *Models) importKept(v persist.Adopted) (*module.StateDict, error) {
 	files, err := wire.FilesOf(v.Files)
 	for _, f := range v.Files {
 		err = errors.Join(err, f.Close())

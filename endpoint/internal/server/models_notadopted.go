@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -30,7 +30,7 @@ type notAdopted struct {
 }
 
 // add records a version and why it is not adopted.
-func (n *notAdopted) add(v keep.Adopted, why error) {
+func (n *notAdopted) add(v persist.Adopted, why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.by == nil {

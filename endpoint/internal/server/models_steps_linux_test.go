@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/persist"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -97,7 +97,7 @@ func (m faultyMemory) Export() (driver.Handle, error) {
 
 // faultyStore is a store whose Put can fail.
 type faultyStore struct {
-	*keep.Files
+	*persist.Files
 	*faults
 }
 
@@ -116,7 +116,7 @@ type stepsTest struct {
 }
 
 // newStepsTest returns a server that has adopted the versions in files.
-func newStepsTest(t *testing.T, files *keep.Files, f *faults) *stepsTest {
+func newStepsTest(t *testing.T, files *persist.Files, f *faults) *stepsTest {
 	t.Helper()
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -196,11 +196,11 @@ func (s *stepsTest) state() state {
 }
 
 // entriesOf returns the names in a store, sorted.
-func entriesOf(t *testing.T, files *keep.Files) []string {
+func entriesOf(t *testing.T, files *persist.Files) []string {
 	t.Helper()
 	all, err := files.Stored()
 	require.NoError(t, err)
-	defer keep.CloseFiles(all)
+	defer persist.CloseFiles(all)
 	return slices.Sorted(maps.Keys(all))
 }
 
@@ -267,7 +267,7 @@ func TestPublicationFailsAtEachStep(t *testing.T) {
 					f := new(faults)
 					withFaults(t, f)
 					before := drivertest.TakeSnapshot()
-					files := new(keep.Files)
+					files := new(persist.Files)
 					s := newStepsTest(t, files, f)
 					s.heldDigests()
 					_, err := s.Models.Adopt(s.store)
@@ -317,7 +317,7 @@ func TestPublicationFailsAtEachStep(t *testing.T) {
 // A publication whose caller leaves at the gate leaves nothing.
 func TestPublicationIsCancelled(t *testing.T) {
 	drivertest.Leaks(t)
-	s := newStepsTest(t, new(keep.Files), new(faults))
+	s := newStepsTest(t, new(persist.Files), new(faults))
 	_, err := s.Models.Adopt(s.store)
 	require.NoError(t, err)
 	was := s.state()
@@ -344,7 +344,7 @@ func TestAdoptionFailsAtEachStep(t *testing.T) {
 			f := new(faults)
 			withFaults(t, f)
 			before := drivertest.TakeSnapshot()
-			files := new(keep.Files)
+			files := new(persist.Files)
 			owner := newStepsTest(t, files, f)
 			_, err := owner.Models.Adopt(owner.store)
 			require.NoError(t, err)
@@ -401,7 +401,7 @@ func boolInt(b bool) int {
 func TestRollbackCharge(t *testing.T) {
 	t.Parallel()
 	for _, digests := range []bool{false, true} {
-		s := newStepsTest(t, new(keep.Files), new(faults))
+		s := newStepsTest(t, new(persist.Files), new(faults))
 		charged := func(session uint64) Usage {
 			s.Models.quotas.mu.Lock()
 			defer s.Models.quotas.mu.Unlock()

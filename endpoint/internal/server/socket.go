@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/keep"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/handover"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
@@ -53,7 +53,7 @@ func (s *Server) setSocket(bound *transport.Socket) {
 }
 
 // Inherit uses the socket that a predecessor has handed over. It takes the files.
-func (s *Server) Inherit(path string, state *keep.State) error {
+func (s *Server) Inherit(path string, state *handover.State) error {
 	s.Sessions.Socket = path
 	bound, err := transport.Inherit(path, s.socketPermissions(), state.Listener, state.Lock, state.Bound)
 	state.Listener, state.Lock = nil, nil
@@ -65,7 +65,7 @@ func (s *Server) Inherit(path string, state *keep.State) error {
 }
 
 // HandOverSocket adds duplicates of the listener and the lock to the state for a successor.
-func (s *Server) HandOverSocket(state *keep.State) (err error) {
+func (s *Server) HandOverSocket(state *handover.State) (err error) {
 	state.Listener, state.Lock, state.Bound, err = s.socket.HandOver()
 	return err
 }

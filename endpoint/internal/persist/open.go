@@ -1,4 +1,4 @@
-package keep
+package persist
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ import (
 // Open reads what an earlier owner has left in the store, or begins an empty journal if the store holds nothing. Versions
 // are sorted by name and number. It fails with [status.ErrInUse] if another process uses the journal. If it fails, it has
 // changed nothing in the store.
-func Open(store Store, log *slog.Logger) (k *Keep, adopted []Adopted, numbers Numbers, err error) {
+func Open(store Store, log *slog.Logger) (k *Versions, adopted []Adopted, numbers Numbers, err error) {
 	const attempts = 10 // another owner may remove files that were listed
 	for range attempts {
 		if k, adopted, numbers, err = openOnce(store, log); !errors.Is(err, os.ErrNotExist) {
@@ -39,8 +39,8 @@ func forget(store Store) {
 	}
 }
 
-func openOnce(store Store, log *slog.Logger) (_ *Keep, _ []Adopted, _ Numbers, err error) {
-	k := &Keep{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
+func openOnce(store Store, log *slog.Logger) (_ *Versions, _ []Adopted, _ Numbers, err error) {
+	k := &Versions{store: store, log: log, live: map[uint64]*kept{}, names: map[string]*name{}}
 	c, err := contentsOf(store)
 	if err != nil {
 		return nil, nil, Numbers{}, err
@@ -114,7 +114,7 @@ func (c *contents) claim(name string) *os.File {
 
 // open finds the newest journal in the store and reads it, or creates the first one. It skips journals that were abandoned
 // before they replaced another one.
-func (k *Keep) open(c *contents) (map[uint64]entry, error) {
+func (k *Versions) open(c *contents) (map[uint64]entry, error) {
 	generations := k.scan(slices.Collect(maps.Keys(c.names)))
 	for _, k.generation = range slices.Backward(generations) {
 		name := journalName(k.generation)
@@ -153,7 +153,7 @@ var errWithoutJournal = fmt.Errorf("%w: the store holds the memory of versions w
 
 // checkNewest fails with [status.ErrInUse] if the store has got a newer journal since it was listed. Another process then
 // uses the catalog: it has released its lock on the journal that was locked here.
-func (k *Keep) checkNewest() error {
+func (k *Versions) checkNewest() error {
 	s, ok := k.store.(interface{ Names() ([]string, error) })
 	if !ok { // only one process at a time can read such a store
 		return nil
@@ -171,7 +171,7 @@ func (k *Keep) checkNewest() error {
 
 // scan returns the generations of the journals among names in the store, sorted, and finds the highest one and the highest
 // id of a version.
-func (k *Keep) scan(names []string) (generations []uint64) {
+func (k *Versions) scan(names []string) (generations []uint64) {
 	for _, n := range names {
 		if g, ok := strings.CutPrefix(n, "j"); ok {
 			if generation, err := strconv.ParseUint(g, 10, 64); err == nil && journalName(generation) == n {
@@ -191,7 +191,7 @@ func (k *Keep) scan(names []string) (generations []uint64) {
 }
 
 // create stores an empty journal.
-func (k *Keep) create(id [idBytes]byte) error {
+func (k *Versions) create(id [idBytes]byte) error {
 	k.newest++
 	k.generation = k.newest
 	j, err := createJournal(k.store, id)
@@ -248,7 +248,7 @@ func isJournal(name string) bool { return strings.HasPrefix(name, "j") }
 func fileName(id uint64, i int) string { return fmt.Sprintf("v%d.%d", id, i) }
 
 // replay applies an entry of an earlier owner.
-func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
+func (k *Versions) replay(e entry, at place, versions map[uint64]entry) {
 	switch e.Kind {
 	case entryPublished:
 		k.lastID = max(k.lastID, e.ID)
@@ -280,7 +280,7 @@ func (k *Keep) replay(e entry, at place, versions map[uint64]entry) {
 
 // loadVersions opens the memory of the versions. failed has the reasons why that of some versions cannot be opened. It
 // fails if another user may have written the memory.
-func (k *Keep) loadVersions(versions map[uint64]entry, c *contents) (failed map[uint64]error, err error) {
+func (k *Versions) loadVersions(versions map[uint64]entry, c *contents) (failed map[uint64]error, err error) {
 	var all []string
 	for id, e := range versions {
 		if k.complete(id, e, c) {
@@ -302,7 +302,7 @@ func (k *Keep) loadVersions(versions map[uint64]entry, c *contents) (failed map[
 }
 
 // complete reports whether the store has all descriptors of a version.
-func (k *Keep) complete(id uint64, e entry, c *contents) bool {
+func (k *Versions) complete(id uint64, e entry, c *contents) bool {
 	if e.Files < 0 || e.Files > len(c.names) {
 		return false
 	}
@@ -311,7 +311,7 @@ func (k *Keep) complete(id uint64, e entry, c *contents) bool {
 
 // claim takes the descriptors of the versions. A version is dropped if the store does not have its memory. Versions whose
 // memory failed to open stay in the store.
-func (k *Keep) claim(versions map[uint64]entry, c *contents, failed map[uint64]error) []Adopted {
+func (k *Versions) claim(versions map[uint64]entry, c *contents, failed map[uint64]error) []Adopted {
 	var list []Adopted
 	for id, e := range versions {
 		if !k.complete(id, e, c) {
@@ -338,7 +338,7 @@ func (k *Keep) claim(versions map[uint64]entry, c *contents, failed map[uint64]e
 }
 
 // sweep removes from the store what no entry refers to.
-func (k *Keep) sweep(c *contents) {
+func (k *Versions) sweep(c *contents) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.garbage = slices.AppendSeq(k.garbage, maps.Keys(c.names))

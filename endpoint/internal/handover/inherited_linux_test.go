@@ -1,4 +1,4 @@
-package keep
+package handover
 
 import (
 	"fmt"
@@ -14,14 +14,14 @@ import (
 func TestImportLeavesEnvironment(t *testing.T) {
 	const child = "SHAREDTENSOR_TEST_INHERITED"
 	if os.Getenv(child) != "" {
-		_, before := os.LookupEnv(handoverEnv)
+		_, before := os.LookupEnv(variable)
 		found := Inherited()
-		_, after := os.LookupEnv(handoverEnv)
+		_, after := os.LookupEnv(variable)
 		fmt.Println("before", before, "after", after, "found", found != nil)
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestImportLeavesEnvironment$")
-	cmd.Env = append(os.Environ(), child+"=1", handoverEnv+"=99:/nowhere")
+	cmd.Env = append(os.Environ(), child+"=1", variable+"=99:/nowhere")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "before true after false found false")

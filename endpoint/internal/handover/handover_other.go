@@ -1,6 +1,6 @@
 //go:build !linux
 
-package keep
+package handover
 
 import (
 	"context"
@@ -27,8 +27,8 @@ func (*State) Close() {}
 // Successor is not supported on this system.
 type Successor struct{}
 
-// StartSuccessor returns [errors.ErrUnsupported].
-func StartSuccessor(*exec.Cmd, string) (*Successor, error) { return nil, errors.ErrUnsupported }
+// Start returns [errors.ErrUnsupported].
+func Start(*exec.Cmd, string) (*Successor, error) { return nil, errors.ErrUnsupported }
 
 // PID returns 0.
 func (*Successor) PID() int { return 0 }

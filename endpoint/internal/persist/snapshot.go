@@ -1,4 +1,4 @@
-package keep
+package persist
 
 import (
 	"encoding/hex"
@@ -82,14 +82,14 @@ func CloseFiles(files map[string]*os.File) {
 	}
 }
 
-// New returns a Keep with an empty journal that replaces others in the store, which has the given names. id is that of the
-// catalog, 32 hexadecimal digits. The next owner adopts the new journal after [Keep.Store].
-func New(store Store, id string, log *slog.Logger, names []string) (*Keep, error) {
+// New returns a Versions with an empty journal that replaces others in the store, which has the given names. id is that of the
+// catalog, 32 hexadecimal digits. The next owner adopts the new journal after [Versions.Store].
+func New(store Store, id string, log *slog.Logger, names []string) (*Versions, error) {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != idBytes {
 		return nil, fmt.Errorf("catalog id %q: want %d hexadecimal digits", id, 2*idBytes)
 	}
-	k := &Keep{store: store, log: log, id: id, live: map[uint64]*kept{}, names: map[string]*name{}}
+	k := &Versions{store: store, log: log, id: id, live: map[uint64]*kept{}, names: map[string]*name{}}
 	k.scan(names)
 	// A successor that failed may have used further numbers in a store that does not list them.
 	k.newest, k.lastID = k.newest+skipped, k.lastID+skipped
@@ -104,10 +104,10 @@ func New(store Store, id string, log *slog.Logger, names []string) (*Keep, error
 const skipped = 1 << 20
 
 // Store puts the journal of [New] into the store.
-func (k *Keep) Store() error { return k.store.Put(journalName(k.generation), k.journal.file) }
+func (k *Versions) Store() error { return k.store.Put(journalName(k.generation), k.journal.file) }
 
 // Names returns the names of the recorded descriptors in the store.
-func (k *Keep) Names() []string {
+func (k *Versions) Names() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	names := []string{journalName(k.generation)}
@@ -118,7 +118,7 @@ func (k *Keep) Names() []string {
 }
 
 // Number records the highest number of a name without versions. An empty name sets that of all unknown names.
-func (k *Keep) Number(name string, last uint64) error {
+func (k *Versions) Number(name string, last uint64) error {
 	e := entry{Kind: entryNumber, Name: name, Version: last}
 	if name == "" {
 		e.Kind = entryFloor
@@ -131,7 +131,7 @@ func (k *Keep) Number(name string, last uint64) error {
 
 // Release stops recording and releases the lock on the journal, so that a successor in another process can adopt it. It
 // returns a duplicate of the journal and its name in the store. The caller owns it. Afterwards only Close may be called.
-func (k *Keep) Release() (name string, journal *os.File, err error) {
+func (k *Versions) Release() (name string, journal *os.File, err error) {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()

@@ -1,7 +1,8 @@
-package keep
+package handover
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +14,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
+
+// memory returns a file with the text.
+func memory(t testing.TB, text string) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	_, err = f.WriteString(text)
+	require.NoError(t, err)
+	return f
+}
 
 // handover returns both ends of a handover in this process.
 func handover(t testing.TB) (*Predecessor, *Successor) {
@@ -32,8 +44,8 @@ func handover(t testing.TB) (*Predecessor, *Successor) {
 func TestStateInSeveralParts(t *testing.T) {
 	p, s := handover(t)
 	sent := &State{Catalog: "id", Bound: true, Listener: memory(t, "listener"), Lock: memory(t, "lock"), Files: map[string]*os.File{}}
-	for i := range 2*handoverFiles + 1 {
-		name := fileName(uint64(i), 0)
+	for i := range 2*filesPerFrame + 1 {
+		name := strconv.Itoa(i)
 		sent.Files[name] = memory(t, name)
 	}
 	done := make(chan error, 1)
@@ -56,8 +68,13 @@ func TestStateInSeveralParts(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, name, string(b))
 	}
-	require.True(t, same(sent.Listener, got.Listener))
-	require.True(t, same(sent.Lock, got.Lock))
+	for want, got := range map[*os.File]*os.File{sent.Listener: got.Listener, sent.Lock: got.Lock} {
+		a, err := want.Stat()
+		require.NoError(t, err)
+		b, err := got.Stat()
+		require.NoError(t, err)
+		require.True(t, os.SameFile(a, b))
+	}
 }
 
 // A successor refuses a state that does not fit its descriptors, and closes all that it received.

@@ -1,10 +1,10 @@
-// Package keep records the published versions of an owner outside of its process, so that the next owner serves them
+// Package persist records the published versions of an owner outside of its process, so that the next owner serves them
 // without loading them again.
 //
 // A [Store] holds descriptors: one for each storage of a version, and one for the journal. The journal is a memory file
 // that the owner writes in place. Publishing appends one entry, which survives the owner as soon as the write has
 // returned. The store does not read the memory.
-package keep
+package persist
 
 import (
 	"errors"
@@ -43,9 +43,9 @@ type FileStore interface {
 	Has(name string, f *os.File) bool
 }
 
-// Keep records the versions of one owner in a store. Its methods are safe for concurrent use. Published, Withdrawn and
+// Versions records the versions of one owner in a store. Its methods are safe for concurrent use. Published, Withdrawn and
 // Freed do not wait for the store.
-type Keep struct {
+type Versions struct {
 	store Store
 	log   *slog.Logger
 	id    string // of the catalog
@@ -117,10 +117,10 @@ type Numbers struct {
 }
 
 // Catalog returns the id of the kept catalog, which each owner that adopts it keeps.
-func (k *Keep) Catalog() string { return k.id }
+func (k *Versions) Catalog() string { return k.id }
 
 // Put stores the memory of a version before it is published, and returns its id. It borrows the files.
-func (k *Keep) Put(files []*os.File) (id uint64, err error) {
+func (k *Versions) Put(files []*os.File) (id uint64, err error) {
 	k.mu.Lock()
 	k.lastID++
 	id = k.lastID
@@ -135,21 +135,21 @@ func (k *Keep) Put(files []*os.File) (id uint64, err error) {
 }
 
 // Discard removes the memory of a version that was not published.
-func (k *Keep) Discard(id uint64, files int) {
+func (k *Versions) Discard(id uint64, files int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.discardLocked(id, files)
 	k.wakeLocked()
 }
 
-func (k *Keep) discardLocked(id uint64, files int) {
+func (k *Versions) discardLocked(id uint64, files int) {
 	for i := range files {
 		k.garbage = append(k.garbage, fileName(id, i))
 	}
 }
 
 // Published records a version whose memory is stored as id. An owner that starts after it returned adopts the version.
-func (k *Keep) Published(id uint64, v Version, files int) error {
+func (k *Versions) Published(id uint64, v Version, files int) error {
 	e := entry{
 		Kind: entryPublished, ID: id, Name: v.Name, Version: v.Number, At: v.At, Publisher: v.Publisher, SourceID: v.SourceID,
 		Digests: v.Digests, Retain: v.Retain, Manifest: v.Manifest, Handles: v.Handles, Files: files,
@@ -164,9 +164,9 @@ func (k *Keep) Published(id uint64, v Version, files int) error {
 	return nil
 }
 
-// Withdrawn records that a name was withdrawn. Its versions stay recorded for their readers until [Keep.Freed]. If the
+// Withdrawn records that a name was withdrawn. Its versions stay recorded for their readers until [Versions.Freed]. If the
 // name has no versions, Withdrawn returns nil.
-func (k *Keep) Withdrawn(name string) error {
+func (k *Versions) Withdrawn(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var of []*kept
@@ -188,7 +188,7 @@ func (k *Keep) Withdrawn(name string) error {
 }
 
 // Digested records the digests of the tensors of a version, 32 bytes each, so that the next owner does not compute them.
-func (k *Keep) Digested(id uint64, tensors []byte) error {
+func (k *Versions) Digested(id uint64, tensors []byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.live[id]
@@ -204,7 +204,7 @@ func (k *Keep) Digested(id uint64, tensors []byte) error {
 
 // Freed records that the memory of a version is no longer needed, and removes it from the store. If the journal cannot be
 // written, the next owner finds a version without memory and drops it.
-func (k *Keep) Freed(id uint64) {
+func (k *Versions) Freed(id uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.live[id]
@@ -224,7 +224,7 @@ func (k *Keep) Freed(id uint64) {
 
 // appendLocked writes an entry to the journal, and before that to its successor if there is one. After an error no
 // journal has the entry that the next owner reads.
-func (k *Keep) appendLocked(e entry) (p placed, err error) {
+func (k *Versions) appendLocked(e entry) (p placed, err error) {
 	if k.closed {
 		return p, status.ErrServerClosing
 	}
@@ -242,7 +242,7 @@ func (k *Keep) appendLocked(e entry) (p placed, err error) {
 
 // appendNextLocked writes an entry to the successor of the journal, or abandons that. If neither is possible, the store may
 // have a successor without the entry, so the change must not happen.
-func (k *Keep) appendNextLocked(e entry) (at place, err error) {
+func (k *Versions) appendNextLocked(e entry) (at place, err error) {
 	if k.next == nil {
 		return at, nil
 	}
@@ -253,7 +253,7 @@ func (k *Keep) appendNextLocked(e entry) (at place, err error) {
 }
 
 // abandonNextLocked abandons the successor of the journal because of an error.
-func (k *Keep) abandonNextLocked(cause error) error {
+func (k *Versions) abandonNextLocked(cause error) error {
 	if k.next == nil {
 		return nil
 	}
@@ -273,7 +273,7 @@ const (
 )
 
 // reserveLocked allocates space for an entry and for the end of all versions. It fails if a publication has no room.
-func (k *Keep) reserveLocked(e entry) error {
+func (k *Versions) reserveLocked(e entry) error {
 	if e.Kind != entryPublished {
 		return nil
 	}
@@ -284,7 +284,7 @@ func (k *Keep) reserveLocked(e entry) error {
 	return nil
 }
 
-func (k *Keep) addLocked(e entry, at placed) {
+func (k *Versions) addLocked(e entry, at placed) {
 	k.live[e.ID] = &kept{name: e.Name, at: at, files: e.Files}
 	n := k.nameLocked(e.Name)
 	if n.live == 0 {
@@ -294,7 +294,7 @@ func (k *Keep) addLocked(e entry, at placed) {
 }
 
 // nameLocked returns the state of a name, which it creates.
-func (k *Keep) nameLocked(text string) *name {
+func (k *Versions) nameLocked(text string) *name {
 	n := k.names[text]
 	if n == nil {
 		n = new(name)
@@ -305,7 +305,7 @@ func (k *Keep) nameLocked(text string) *name {
 }
 
 // dropLocked removes a version. If too many names have no versions, they are removed and the floor replaces their numbers.
-func (k *Keep) dropLocked(id uint64) {
+func (k *Versions) dropLocked(id uint64) {
 	v := k.live[id]
 	if v == nil {
 		return
@@ -328,7 +328,7 @@ func (k *Keep) dropLocked(id uint64) {
 }
 
 // Close stops recording changes. The store and the journal stay as they are for the next owner. A second Close returns nil.
-func (k *Keep) Close() error {
+func (k *Versions) Close() error {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()

@@ -1,4 +1,4 @@
-package keep
+package handover
 
 import (
 	"context"
@@ -21,27 +21,18 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// A handover passes the socket and the versions of an owner to its successor, a process that the owner has started:
-//
-//	successor                  owner
-//	  |- request take ---------->|  the successor has passed its checks
-//	  |<- response state --------|  the owner has stopped publications; descriptors follow in further responses
-//	  |- request serve --------->|  the successor has adopted everything and will accept clients
-//	  |<- response --------------|  the owner accepts no more clients
-//
-// If the connection ends before "serve", the owner continues. If it ends after the state, the successor serves.
 const (
 	handoverProtocol = 1
-	// handoverFiles is the number of descriptors in one frame.
-	handoverFiles = 200
-	// handoverTime limits the wait for one answer of the owner.
-	handoverTime = 30 * time.Second
+	// filesPerFrame is the number of descriptors in one frame.
+	filesPerFrame = 200
+	// answerTime limits the wait for one answer of the owner.
+	answerTime = 30 * time.Second
 )
 
-// handoverEnv is the environment variable of a successor: the number of its descriptor and the path of the socket.
-const handoverEnv = "SHARED_TENSOR_HANDOVER"
+// variable is the environment variable of a successor: the number of its descriptor and the path of the socket.
+const variable = "SHARED_TENSOR_HANDOVER"
 
-var handoverLimits = wire.Limits{Frame: 8 << 20, Files: handoverFiles + 2, WriteTimeout: handoverTime, FrameTimeout: handoverTime, Ring: -1, BusyPoll: -1}
+var limits = wire.Limits{Frame: 8 << 20, Files: filesPerFrame + 2, WriteTimeout: answerTime, FrameTimeout: answerTime, Ring: -1, BusyPoll: -1}
 
 // step is a request of a successor.
 type step struct {
@@ -78,7 +69,9 @@ func (s *State) Close() {
 			f.Close()
 		}
 	}
-	CloseFiles(s.Files)
+	for _, f := range s.Files {
+		f.Close()
+	}
 }
 
 // Successor is a process that is to replace this owner.
@@ -89,8 +82,8 @@ type Successor struct {
 	lastID uint64
 }
 
-// StartSuccessor starts the command with one end of a new connection. The socket path identifies the server that it replaces.
-func StartSuccessor(cmd *exec.Cmd, socket string) (*Successor, error) {
+// Start starts the command with one end of a new connection. The socket path identifies the server that it replaces.
+func Start(cmd *exec.Cmd, socket string) (*Successor, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -105,7 +98,7 @@ func StartSuccessor(cmd *exec.Cmd, socket string) (*Successor, error) {
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d:%s", handoverEnv, 2+len(cmd.ExtraFiles), socket))
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d:%s", variable, 2+len(cmd.ExtraFiles), socket))
 	if err := cmd.Start(); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start the successor: %w", err)
@@ -127,7 +120,7 @@ func connOf(f *os.File) (*wire.Conn, error) {
 		c.Close()
 		return nil, fmt.Errorf("%w: the handover is no Unix socket", status.ErrInvalid)
 	}
-	return wire.NewConn(u, handoverLimits)
+	return wire.NewConn(u, limits)
 }
 
 // PID returns the id of the process.
@@ -190,7 +183,7 @@ func (s *Successor) Send(state *State) error {
 		} else {
 			files = nil
 		}
-		n := min(len(names), handoverFiles)
+		n := min(len(names), filesPerFrame)
 		p.Names, names = names[:n], names[n:]
 		p.More = len(names) > 0
 		for _, name := range p.Names {
@@ -247,11 +240,11 @@ var inherited = sync.OnceValue(takeEnvironment)
 
 // takeEnvironment removes the descriptor from the environment and keeps it from children.
 func takeEnvironment() *Predecessor {
-	text, ok := os.LookupEnv(handoverEnv)
+	text, ok := os.LookupEnv(variable)
 	if !ok {
 		return nil
 	}
-	_ = os.Unsetenv(handoverEnv) // fails only for invalid names
+	_ = os.Unsetenv(variable) // fails only for invalid names
 	number, socket, _ := strings.Cut(text, ":")
 	fd, err := strconv.Atoi(number)
 	if err != nil || fd < 3 || socket == "" {
@@ -304,7 +297,7 @@ func gone(err error) error {
 
 // receive reads one response.
 func (p *Predecessor) receive() (got part, files *wire.Files, err error) {
-	if err := p.conn.SetReadDeadline(time.Now().Add(handoverTime)); err != nil {
+	if err := p.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 		return got, nil, err
 	}
 	frame, err := p.conn.Receive()
@@ -395,6 +388,6 @@ func (p *Predecessor) request(s step) error {
 // Environment returns the environment of this process without variables for it alone.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "LISTEN_") || strings.HasPrefix(v, handoverEnv+"=")
+		return strings.HasPrefix(v, "LISTEN_") || strings.HasPrefix(v, variable+"=")
 	})
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package keep
+package persist
 
 import (
 	"errors"

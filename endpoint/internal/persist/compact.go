@@ -1,4 +1,4 @@
-package keep
+package persist
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ const smallJournal = 256 << 10
 
 // wakeLocked starts the goroutine that removes descriptors and compacts the journal, if there is work and it does not
 // run. Both wait for the store, so they happen outside of publications.
-func (k *Keep) wakeLocked() {
+func (k *Versions) wakeLocked() {
 	if k.working || k.closed || len(k.garbage) == 0 && !k.dueLocked() {
 		return
 	}
@@ -20,7 +20,7 @@ func (k *Keep) wakeLocked() {
 }
 
 // dueLocked reports whether more than half of the journal is about versions that are gone.
-func (k *Keep) dueLocked() bool {
+func (k *Versions) dueLocked() bool {
 	var live int64
 	for _, v := range k.live {
 		live += 2*entryOverhead + int64(v.at.at.bytes) + int64(v.digests.at.bytes)
@@ -29,7 +29,7 @@ func (k *Keep) dueLocked() bool {
 }
 
 // run works until there is nothing left to do.
-func (k *Keep) run() {
+func (k *Versions) run() {
 	for {
 		k.mu.Lock()
 		garbage, due := k.garbage, k.dueLocked() && !k.closed
@@ -64,7 +64,7 @@ var errNotCompacted = errors.New("an entry could not be written to the new journ
 
 // compact replaces the journal by one that has only what an owner adopts. Until the store has it, entries are written
 // to both, so the journal with the highest generation in the store is always complete.
-func (k *Keep) compact() error {
+func (k *Versions) compact() error {
 	status.Reach("compact begun")
 	next, err := createJournal(k.store, k.journal.id)
 	if err != nil {
@@ -108,7 +108,7 @@ func (k *Keep) compact() error {
 }
 
 // copyLocked writes the live versions and the numbers of names to a new journal.
-func (k *Keep) copyLocked(to *journal) error {
+func (k *Versions) copyLocked(to *journal) error {
 	if err := k.copyVersionsLocked(to, true); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (k *Keep) copyLocked(to *journal) error {
 }
 
 // copyVersionsLocked writes either the withdrawn versions or all others, with their digests.
-func (k *Keep) copyVersionsLocked(to *journal, withdrawn bool) error {
+func (k *Versions) copyVersionsLocked(to *journal, withdrawn bool) error {
 	for _, v := range k.live {
 		if v.withdrawn != withdrawn {
 			continue

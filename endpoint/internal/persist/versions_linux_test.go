@@ -1,4 +1,4 @@
-package keep
+package persist
 
 import (
 	"fmt"
@@ -92,7 +92,7 @@ func (s *memoryStore) names() []string {
 	return slices.Sorted(maps.Keys(s.held))
 }
 
-func open(t testing.TB, s Store) (*Keep, []Adopted, Numbers) {
+func open(t testing.TB, s Store) (*Versions, []Adopted, Numbers) {
 	t.Helper()
 	k, adopted, numbers, err := Open(s, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func memory(t testing.TB, text string) *os.File {
 }
 
 // publish stores a file and records a version whose manifest is the text.
-func publish(t testing.TB, k *Keep, name string, number uint64, text string) uint64 {
+func publish(t testing.TB, k *Versions, name string, number uint64, text string) uint64 {
 	t.Helper()
 	id, err := k.Put([]*os.File{memory(t, text)})
 	require.NoError(t, err)
