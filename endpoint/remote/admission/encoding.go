@@ -19,13 +19,22 @@ var ErrEncoding = NewError(NotServed, "unknown Content-Encoding")
 const maxWindow = 8 << 20
 
 // Decode returns a reader of the decompressed bytes of an HTTP body: gzip, deflate (the zlib format, as HTTP defines it)
-// or zstd. It returns r itself if there is no encoding. The caller charges or limits the decompressed bytes, and closes
-// the reader. The reader ends with io.EOF only after r has ended: reading fails if the compressed data is damaged or
+// or zstd. It returns r itself if there is no encoding. The memory of the decoder is charged to c, which the caller closes after
+// the reader. The caller charges or limits the decompressed bytes. The reader ends with io.EOF only after r has ended: reading fails if the compressed data is damaged or
 // incomplete, if other bytes follow it, and with the error of r.
-func Decode(r io.Reader, encoding string) (io.ReadCloser, error) {
-	switch strings.ToLower(encoding) {
+func (c *Charge) Decode(r io.Reader, encoding string) (io.ReadCloser, error) {
+	encoding = strings.ToLower(encoding)
+	memory := int64(deflateBytes)
+	switch encoding {
 	case "", "identity":
 		return io.NopCloser(r), nil
+	case "zstd":
+		memory = zstdBytes
+	}
+	if err := c.Add(memory); err != nil {
+		return nil, err
+	}
+	switch encoding {
 	case "gzip", "x-gzip":
 		return gzip.NewReader(r)
 	case "deflate":
@@ -36,7 +45,7 @@ func Decode(r io.Reader, encoding string) (io.ReadCloser, error) {
 		}
 		return &zlibReader{z, source}, nil
 	case "zstd":
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		d, err := zstd.NewReader(&windows{r: r, charge: c}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, err
 		}

@@ -16,20 +16,26 @@ type Charged struct {
 	Charge func(n int64) error
 }
 
-// account is the charge of a received message.
-type account struct{ release func() }
+// account holds the charges of a received message, in the order of the budgets that it passed.
+type account struct{ first, second func() }
 
-// Own makes the message own the charge of its memory: Free calls release. It releases an earlier charge.
+// Own makes the message own a charge of its memory: Free calls release. A message can have two charges.
 func (a *account) Own(release func()) {
-	a.close()
-	a.release = release
+	if a.first == nil {
+		a.first = release
+		return
+	}
+	a.second = release
 }
 
 func (a *account) close() {
-	if a.release != nil {
-		a.release()
-		a.release = nil
+	if a.first != nil {
+		a.first()
 	}
+	if a.second != nil {
+		a.second()
+	}
+	a.first, a.second = nil, nil
 }
 
 // Estimates of memory in bytes.

@@ -63,6 +63,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if charged != nil {
 		v = charged.Message
 	}
+	if err := settled(data, charged); err != nil {
+		return err
+	}
 	if m, ok := v.(apart); ok {
 		if err := m.unmarshal(data, charged); err != nil {
 			m.Free()

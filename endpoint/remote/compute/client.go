@@ -257,7 +257,7 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 		head.Metadata[keyAcceptCompression] = c.opts.Compression
 		if packed, ok := deflate(buffer.ReadOnlyData(), compression); ok {
 			head.Metadata[keyCompression] = compression
-			data = packed
+			data = mem.BufferSlice{mem.SliceBuffer(packed)}
 		}
 	}
 	data.Ref() // the message releases its own reference

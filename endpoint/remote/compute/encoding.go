@@ -118,6 +118,9 @@ func decode(data mem.BufferSlice, spec tensor.Spec, bytes int64, compression str
 	return t, nil
 }
 
+// decoderBytes is the largest window of a decoder.
+const decoderBytes = 8 << 20
+
 // inflate decompresses data into t. It fails unless the result has exactly the size of t.
 func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 	reader := data.Reader()
@@ -133,7 +136,7 @@ func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 	case Zstd:
 		// One goroutine, and a window no larger than this side writes, so that a peer's frame does not control this
 		// side's memory use.
-		z, err := zstd.NewReader(reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+		z, err := zstd.NewReader(reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(decoderBytes))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
@@ -180,7 +183,7 @@ func choose(accept string) string {
 }
 
 // deflate compresses data. It returns false if compressing a sample from the middle shows that this would not pay.
-func deflate(data []byte, compression string) (mem.BufferSlice, bool) {
+func deflate(data []byte, compression string) ([]byte, bool) {
 	if compression == "" || len(data) < compressFrom {
 		return nil, false
 	}
@@ -194,7 +197,7 @@ func deflate(data []byte, compression string) (mem.BufferSlice, bool) {
 	if float64(len(packed)) > compressGain*float64(len(data)) {
 		return nil, false
 	}
-	return mem.BufferSlice{mem.SliceBuffer(packed)}, true
+	return packed, true
 }
 
 // encoder is shared: EncodeAll is safe for concurrent use.

@@ -79,6 +79,11 @@ func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message,
 		if compression == "" && looksLikeZlib(data, bytes) {
 			compression, j.packed = Zlib, true
 		}
+		if compression != "" {
+			if err := j.take(decoderBytes); err != nil {
+				return nil, err
+			}
+		}
 		return decode(data, spec, bytes, compression, dev)
 	})
 	var response *bulk.Message
@@ -96,10 +101,11 @@ func (sv service) compute(ctx context.Context, in *bulk.Message) (*bulk.Message,
 type job struct {
 	server  *Server
 	request *computepb.ComputeRequest
-	known   bool              // the server has the function
-	ran     bool              // the function was called
-	packed  bool              // the client compresses data without declaring it
-	stream  bool              // the argument is sent in chunks
+	known   bool // the server has the function
+	ran     bool // the function was called
+	packed  bool // the client compresses data without declaring it
+	stream  bool // the argument is sent in chunks
+	sender  rights.Identity
 	charge  *admission.Charge // of the argument
 	timing  timing
 	counted []*recorder
@@ -116,7 +122,8 @@ func (j *job) run(ctx context.Context, limit int64, read func(tensor.Spec, int64
 		return nil, err
 	}
 	defer s.leave()
-	j.charge = s.pending.Open(rights.Sender(ctx))
+	j.sender = rights.Sender(ctx)
+	j.charge = s.pending.Open(j.sender)
 	defer j.charge.Close()
 	model := cmp.Or(r.GetModelId(), s.opts.Default)
 	f, err := s.find(ctx, model)
@@ -196,8 +203,15 @@ func (j *job) end(err error) {
 func (j *job) response(out *tensor.Tensor) (*computepb.ComputeResponse, mem.Buffer, error) {
 	var err error
 	metadata := j.request.GetMetadata()
-	if metadata[keyAcceptDType] != "any" {
-		if out, err = toFloat32(out, j.server.opts.Device); err != nil {
+	var converted *admission.Charge
+	if metadata[keyAcceptDType] != "any" && out.DType() != tensor.Float32 {
+		if converted, err = j.result(4 * out.NumElements()); err == nil {
+			out, err = toFloat32(out, j.server.opts.Device)
+		} else {
+			_ = out.Close() // best effort: the caller receives the error
+		}
+		if err != nil {
+			converted.Close()
 			return nil, nil, err
 		}
 	}
@@ -208,7 +222,49 @@ func (j *job) response(out *tensor.Tensor) (*computepb.ComputeResponse, mem.Buff
 		head.Metadata = map[string]string{keyDType: out.DType().String()}
 	}
 	buffer, err := bulk.BorrowTensor(out, j.server.opts.Device)
-	return head, buffer, err
+	if converted == nil {
+		return head, buffer, err
+	}
+	if err != nil {
+		converted.Close()
+		return nil, nil, err
+	}
+	return head, bulk.Borrow(buffer.ReadOnlyData(), func() { buffer.Free(); converted.Close() }), nil
+}
+
+// result returns a charge for bytes of a result that are in this process until the client has read them. The caller closes it, also
+// after an error.
+func (j *job) result(bytes int64) (*admission.Charge, error) {
+	charge := j.server.pending.Open(j.sender)
+	if err := charge.Add(bytes); err != nil {
+		return charge, fmt.Errorf("%w: %w", ErrTooLarge, err)
+	}
+	return charge, nil
+}
+
+// compressed returns the compressed elements of a result, and false if compressing does not pay. always compresses them in any case.
+// It borrows buffer.
+func (j *job) compressed(buffer mem.Buffer, compression string, always bool) (mem.BufferSlice, bool, error) {
+	if compression == "" {
+		return nil, false, nil
+	}
+	charge, err := j.result(int64(buffer.Len()))
+	if err != nil {
+		charge.Close()
+		return nil, false, err
+	}
+	packed, ok := []byte(nil), always
+	if always {
+		packed = compress(buffer.ReadOnlyData(), compression)
+	} else {
+		packed, ok = deflate(buffer.ReadOnlyData(), compression)
+	}
+	if !ok {
+		charge.Close()
+		return nil, false, nil
+	}
+	charge.Release(int64(buffer.Len() - len(packed)))
+	return mem.BufferSlice{bulk.Borrow(packed, charge.Close)}, true, nil
 }
 
 // message returns the response as one message. It takes ownership of out.
@@ -223,15 +279,22 @@ func (j *job) message(out *tensor.Tensor) (*bulk.Message, error) {
 		return nil, fmt.Errorf("%w: the result has %d bytes, of at most %d in one message: ComputeStream takes more", ErrTooLarge, buffer.Len(), j.server.opts.MessageBytes)
 	}
 	compression := choose(j.request.GetMetadata()[keyAcceptCompression])
-	data := mem.BufferSlice{buffer}
 	if j.packed {
-		data = mem.BufferSlice{mem.SliceBuffer(compress(buffer.ReadOnlyData(), Zlib))} // not declared, and always compressed
+		compression = Zlib // not declared, and always compressed
+	}
+	data := mem.BufferSlice{buffer}
+	packed, ok, err := j.compressed(buffer, compression, j.packed)
+	if err != nil {
 		buffer.Free()
-	} else if packed, ok := deflate(buffer.ReadOnlyData(), compression); ok {
-		if head.Metadata == nil {
+		return nil, err
+	}
+	if ok {
+		if head.Metadata == nil && !j.packed {
 			head.Metadata = make(map[string]string, 1)
 		}
-		head.Metadata[keyCompression] = compression
+		if !j.packed {
+			head.Metadata[keyCompression] = compression
+		}
 		buffer.Free()
 		data = packed
 	}

@@ -23,9 +23,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission/grpcguard"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/modelwire"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/internal/logs"
+)
+
+// Memory that the budget of requests does not include: messages that are being inflated, and what waits for clients of NATS. Each may
+// have this part of --max-in-flight.
+const (
+	unchargedPart = 4
+	maxInflating  = 256 << 20
 )
 
 // closePatience is the time that each component has to close after the drain period.
@@ -203,6 +211,7 @@ func (g *Gateway) openIdentities(context.Context) (_ func() error, err error) {
 	g.admitted = admission.New(admission.Options{
 		Bytes: int64(g.config.MaxInFlight), Rate: admission.Rate{Bytes: int64(g.config.MinRate), Grace: g.config.Stall},
 	})
+	bulk.LimitInflating(max(1, min(maxInflating, int64(g.config.MaxInFlight)/unchargedPart)))
 	checking, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { g.admitted.Run(checking) })
@@ -303,6 +312,7 @@ func (g *Gateway) embedNATS() (func() error, error) {
 // natsOptions adds the listener and the clients that it admits to the options of a server.
 func (g *Gateway) natsOptions(opts natslink.ServerOptions) natslink.ServerOptions {
 	opts.Listen, opts.MaxConnections, opts.Stall, opts.Logger = g.config.NATSListen, g.config.MaxConnections, g.config.Stall, g.log
+	opts.Pending = int64(g.config.MaxInFlight) / unchargedPart
 	switch {
 	case opts.Listen == Off:
 		opts.Listen = ""

@@ -65,7 +65,9 @@ func (b *batcher) join(ctx context.Context, m *model, r *request, a *argument) (
 	var key strings.Builder
 	fmt.Fprintf(&key, "%s\n", r.version)
 	one.rows = -1
+	var bytes int64
 	for _, t := range a.tensors {
+		bytes += aligned(t.tensor.Bytes())
 		shape := t.tensor.Shape()
 		if len(shape) == 0 {
 			return nil, inputError(t.port.name, fmt.Errorf("%w: model '%s' needs a batch dimension", ErrInvalid, m.name))
@@ -78,6 +80,9 @@ func (b *batcher) join(ctx context.Context, m *model, r *request, a *argument) (
 	}
 	if one.rows < 1 || one.rows > int64(b.max) {
 		return nil, fmt.Errorf("%w: inference request batch-size must be <= %d for '%s', and at least 1, not %d", ErrInvalid, b.max, m.name, one.rows)
+	}
+	if err := a.charge.Add(bytes); err != nil { // its part of the batch's slab
+		return nil, err
 	}
 	for _, v := range a.values {
 		fmt.Fprintf(&key, "%v=%#v\n", v.path, v.value)

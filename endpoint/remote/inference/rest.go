@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -79,15 +78,17 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 }
 
 // control decodes the body of a request other than inference. An empty body is an empty object.
-func control(w http.ResponseWriter, r *http.Request, into any) error {
-	decoded, err := admission.Decode(http.MaxBytesReader(w, r.Body, maxControlBytes), r.Header.Get("Content-Encoding"))
-	if errors.Is(err, admission.ErrEncoding) {
+func (s restService) control(w http.ResponseWriter, r *http.Request, into any) error {
+	charge := s.env.Admission.Requests.Open(rights.Sender(r.Context()))
+	defer charge.Close()
+	decoded, err := charge.Decode(http.MaxBytesReader(w, r.Body, maxControlBytes), r.Header.Get("Content-Encoding"))
+	if errors.Is(err, admission.ErrEncoding) || errors.Is(err, admission.ErrLimit) {
 		return err
 	} else if err != nil {
 		return errBody(err)
 	}
 	defer decoded.Close() // best effort: it was only read
-	text, err := io.ReadAll(&limitedReader{decoded, maxControlBytes})
+	text, err := charge.ReadAll(&limitedReader{decoded, maxControlBytes})
 	if err != nil {
 		return errBody(err)
 	}
@@ -230,7 +231,7 @@ func (s restService) repositoryIndex(w http.ResponseWriter, r *http.Request) err
 	var in struct {
 		Ready bool `json:"ready"`
 	}
-	if err := control(w, r, &in); err != nil {
+	if err := s.control(w, r, &in); err != nil {
 		return err
 	}
 	list, err := s.index(r.Context(), "", in.Ready)
@@ -252,7 +253,7 @@ func (s restService) loaded(w http.ResponseWriter, r *http.Request, loaded bool)
 	var in struct {
 		Parameters map[string]any `json:"parameters"`
 	}
-	if err := control(w, r, &in); err != nil {
+	if err := s.control(w, r, &in); err != nil {
 		return err
 	}
 	if err := s.setLoaded(r.Context(), "", r.PathValue("model"), loaded, loaded && len(in.Parameters) > 0); err != nil {
@@ -281,7 +282,7 @@ func (s restService) systemRegister(w http.ResponseWriter, r *http.Request) erro
 		Offset uint64 `json:"offset"`
 		Bytes  uint64 `json:"byte_size"`
 	}
-	err := control(w, r, &in)
+	err := s.control(w, r, &in)
 	if err == nil {
 		err = s.registerSystem(r.Context(), r.PathValue("region"), in.Key, in.Offset, in.Bytes)
 	}
@@ -313,7 +314,7 @@ func (s restService) cudaRegister(w http.ResponseWriter, r *http.Request) error 
 		Device int64  `json:"device_id"`
 		Bytes  uint64 `json:"byte_size"`
 	}
-	if err := control(w, r, &in); err != nil {
+	if err := s.control(w, r, &in); err != nil {
 		return err
 	}
 	handle, err := base64.StdEncoding.DecodeString(in.Handle.Base64)

@@ -42,13 +42,13 @@ type restRequested struct {
 
 // inferOverHTTP handles POST /v2/models/{model}[/versions/{version}]/infer.
 func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error {
-	body, finish, err := s.openBody(w, r)
+	charge := s.env.Admission.Requests.Open(rights.Sender(r.Context()))
+	defer charge.Close()
+	body, finish, err := s.openBody(w, r, charge)
 	if err != nil {
 		return err
 	}
 	defer finish()
-	charge := s.env.Admission.Requests.Open(rights.Sender(r.Context()))
-	defer charge.Close()
 	in, binary, err := s.readRequest(r, body, charge)
 	if err != nil {
 		return err
@@ -61,16 +61,16 @@ func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	defer out.outputs.close()
-	return s.answer(w, r, out, binary)
+	return s.answer(w, r, out, binary, charge)
 }
 
 // openBody limits the size and duration of the body and decompresses it. The caller calls finish.
-func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
+func (s restService) openBody(w http.ResponseWriter, r *http.Request, charge *admission.Charge) (body io.Reader, finish func(), err error) {
 	watched := s.env.Admission.Rate.Reader(http.MaxBytesReader(w, r.Body, s.env.RequestLimit(r.Context())))
 	encoding := r.Header.Get("Content-Encoding")
-	decoded, err := admission.Decode(watched, encoding)
+	decoded, err := charge.Decode(watched, encoding)
 	if err != nil {
-		if !errors.Is(err, admission.ErrEncoding) {
+		if !errors.Is(err, admission.ErrEncoding) && !errors.Is(err, admission.ErrLimit) {
 			err = errBody(err)
 		}
 		return nil, nil, err
@@ -309,7 +309,7 @@ type restOutput struct {
 }
 
 // answer sends a response: JSON, followed by the elements of binary outputs.
-func (s restService) answer(w http.ResponseWriter, r *http.Request, res *response, binary bool) error {
+func (s restService) answer(w http.ResponseWriter, r *http.Request, res *response, binary bool, charge *admission.Charge) error {
 	head := restResponse{ModelName: res.model, ModelVersion: res.version, ID: res.id, Parameters: res.parameters, Outputs: []restOutput{}}
 	var parts [][]byte
 	length := 0
@@ -333,6 +333,9 @@ func (s restService) answer(w http.ResponseWriter, r *http.Request, res *respons
 		default:
 			if one.Data, err = formatElements(data, o.datatype); err != nil {
 				return fmt.Errorf("output '%s': %w", o.name, err)
+			}
+			if err := charge.Add(2 * int64(len(one.Data))); err != nil {
+				return err
 			}
 		}
 		head.Outputs = append(head.Outputs, one)

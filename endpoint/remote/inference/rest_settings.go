@@ -53,10 +53,10 @@ func errSetting(name, remedy string) error {
 }
 
 // noChanges returns an error if a request would change settings.
-func noChanges(w http.ResponseWriter, r *http.Request, remedy string) error {
+func (s restService) noChanges(w http.ResponseWriter, r *http.Request, remedy string) error {
 	var in map[string]any
 	if r.Method == http.MethodPost {
-		if err := control(w, r, &in); err != nil {
+		if err := s.control(w, r, &in); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func (s restService) traceSettings(w http.ResponseWriter, r *http.Request) error
 			return err
 		}
 	}
-	if err := noChanges(w, r, traceRemedy); err != nil {
+	if err := s.noChanges(w, r, traceRemedy); err != nil {
 		return err
 	}
 	out := map[string]any{}
@@ -88,7 +88,7 @@ func (s restService) traceSettings(w http.ResponseWriter, r *http.Request) error
 
 // logSettings sends the gateway's log settings.
 func (s restService) logSettings(w http.ResponseWriter, r *http.Request) error {
-	if err := noChanges(w, r, logRemedy); err != nil {
+	if err := s.noChanges(w, r, logRemedy); err != nil {
 		return err
 	}
 	answerJSON(w, http.StatusOK, s.logValues())

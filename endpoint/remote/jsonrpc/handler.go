@@ -68,13 +68,13 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		refuse(w, http.StatusOK, CodeParse, "the body is not JSON")
 	default:
-		h.answer(w, r, requests, batch)
+		h.answer(w, r, requests, batch, charge)
 	}
 }
 
 // readBody reads a request up to the limit. If it fails, it has already sent the error response.
 func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *admission.Charge) ([]byte, error) {
-	decoded, err := admission.Decode(h.env.Admission.Rate.Reader(r.Body), r.Header.Get("Content-Encoding"))
+	decoded, err := charge.Decode(h.env.Admission.Rate.Reader(r.Body), r.Header.Get("Content-Encoding"))
 	var body []byte
 	if err == nil {
 		body, err = charge.ReadAll(http.MaxBytesReader(w, decoded, h.env.RequestLimit(r.Context())))
@@ -102,8 +102,8 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request, charge *ad
 }
 
 // answer runs the requests and writes their responses.
-func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*request, batch bool) {
-	all := &allowance{}
+func (h *rpcHandler) answer(w http.ResponseWriter, r *http.Request, requests []*request, batch bool, charge *admission.Charge) {
+	all := &allowance{charge: charge}
 	all.left.Store(h.env.RequestLimit(r.Context()))
 	replies := make([]*reply, len(requests))
 	if len(requests) == 1 {

@@ -14,14 +14,16 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/models"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // allowance is the number of bytes left for the answers to one HTTP request. All requests of a batch share it.
 type allowance struct {
-	left atomic.Int64
-	last sync.Mutex // held while a response takes its last part, or gives all its parts back
+	charge *admission.Charge // of the HTTP request, until its answer is sent
+	left   atomic.Int64
+	last   sync.Mutex // held while a response takes its last part, or gives all its parts back
 }
 
 // take subtracts n bytes. It returns false, and subtracts nothing, if fewer are left.
@@ -57,6 +59,9 @@ type reply struct {
 }
 
 type replyKey struct{}
+
+// chargeFrom returns the charge of the HTTP request for the method that runs with ctx.
+func chargeFrom(ctx context.Context) *admission.Charge { return replyFrom(ctx).allowance.charge }
 
 // withReply returns a context for a method whose response is r.
 func withReply(ctx context.Context, r *reply) context.Context {
@@ -166,6 +171,9 @@ func (r *reply) succeed(id string, result any) error {
 		b.Truncate(b.Len() - 1) // the newline
 	}
 	b.WriteByte('}')
+	if err := r.allowance.charge.Add(int64(b.Cap())); err != nil {
+		return err
+	}
 	r.text = b.Bytes()
 	return nil
 }

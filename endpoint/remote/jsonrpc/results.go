@@ -32,13 +32,12 @@ type resultStore struct {
 // keptResult is one kept tensor.
 type keptResult struct {
 	digest module.Digest
-	t      *tensor.Tensor
-	memory *admission.Charge
+	tensor *admission.Held[*tensor.Tensor]
 }
 
 func newResultStore(bytes int64) resultStore {
 	return resultStore{
-		admission.NewKept(maxResults, nil, func(r *keptResult) { r.memory.Close() }, func(r *keptResult) error { return r.t.Close() }),
+		admission.NewKept(maxResults, nil, nil, func(r *keptResult) error { return r.tensor.Close() }),
 		admission.NewPool(admission.Limits{Bytes: bytes, ReadOnly: max(1, bytes/4), Setting: "--max-results"}),
 	}
 }
@@ -49,15 +48,15 @@ func (s *resultStore) keep(sender rights.Identity, t *tensor.Tensor) (*admission
 	if err != nil {
 		return nil, err
 	}
-	r := &keptResult{digest, t.Alias(), s.memory.Open(sender)}
-	if err = r.memory.Add(t.Bytes()); err == nil {
+	charge := s.memory.Open(sender)
+	r := &keptResult{digest, admission.Hold(t.Alias(), charge)}
+	if err = charge.Add(t.Bytes()); err == nil {
 		var kept *admission.Entry[*keptResult]
 		if kept, err = s.Add(sender, r, resultTTL); err == nil {
 			return kept, nil
 		}
 	}
-	r.memory.Close()
-	_ = r.t.Close() // best effort: the caller receives the error
+	_ = r.tensor.Close() // best effort: the caller receives the error
 	if !errors.Is(err, admission.ErrLimit) {
 		return nil, err
 	}
@@ -73,7 +72,7 @@ func (c *Component) serveResult(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.results.Release(kept)
-	models.ServeTensor(w, r, kept.Value.t, kept.Value.digest)
+	models.ServeTensor(w, r, kept.Value.tensor.Value, kept.Value.digest)
 }
 
 // deleteResult handles DELETE /v1/results/{id}.

@@ -33,15 +33,6 @@ type incoming struct {
 	held   []io.Closer
 }
 
-// closeFunc adapts a function to io.Closer.
-type closeFunc func()
-
-// Close calls the function.
-func (f closeFunc) Close() error {
-	f()
-	return nil
-}
-
 // close closes the resources of the argument.
 func (in *incoming) close() error {
 	var errs []error
@@ -201,7 +192,7 @@ func (in *incoming) tensor(ctx context.Context, v any) (*tensor.Tensor, error) {
 	case s.hasValues:
 		return in.fromValues(s)
 	case s.hasData:
-		return in.fromBase64(s)
+		return in.fromBase64(ctx, s)
 	case s.url != "":
 		return in.fromURL(ctx, s)
 	}
@@ -221,13 +212,16 @@ func (s tensorSpec) byteSize() (int64, error) {
 }
 
 // fromBase64 decodes directly into the tensor's memory. It checks the length before it allocates.
-func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
+func (in *incoming) fromBase64(ctx context.Context, s tensorSpec) (*tensor.Tensor, error) {
 	want, err := s.byteSize()
 	if err != nil {
 		return nil, err
 	}
 	if have := base64Bytes(s.data); have != want {
 		return nil, fmt.Errorf("%w: a tensor of dtype %v and shape %v has %d bytes, and data has %d", models.ErrParams, s.dtype, s.shape, want, have)
+	}
+	if err := chargeFrom(ctx).Add(want); err != nil {
+		return nil, err
 	}
 	t, err := tensor.Zeros(in.c.dev, s.dtype, s.shape)
 	if err != nil {
@@ -249,12 +243,12 @@ func (in *incoming) fromURL(ctx context.Context, s tensorSpec) (*tensor.Tensor, 
 	if err != nil {
 		return nil, err
 	}
-	t, charge, err := in.c.Models.FetchTensor(ctx, s.url, s.dtype, s.shape, size, s.sha256)
+	fetched, err := in.c.Models.FetchTensor(ctx, s.url, s.dtype, s.shape, size, s.sha256)
 	if err != nil {
 		return nil, err
 	}
-	in.held = append(in.held, t, closeFunc(charge.Close))
-	return t, nil
+	in.held = append(in.held, fetched)
+	return fetched.Value, nil
 }
 
 // base64Bytes returns the decoded length of padded base64.

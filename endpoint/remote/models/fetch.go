@@ -117,27 +117,29 @@ func wantedDigest(text string) ([]byte, error) {
 }
 
 // FetchTensor fetches a tensor of size bytes into memory of the pool and verifies its SHA-256, which is in hexadecimal. The
-// caller closes the charge after the tensor.
-func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DType, shape tensor.Shape, size int64, sha string) (t *tensor.Tensor, charge *admission.Charge, err error) {
+// caller closes the result.
+func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DType, shape tensor.Shape, size int64, sha string) (out *admission.Held[*tensor.Tensor], err error) {
 	want, err := wantedDigest(sha)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if size > int64(c.MaxModel) {
-		return nil, nil, fmt.Errorf("%w: a tensor of %d bytes", ErrTooLarge, size)
+		return nil, fmt.Errorf("%w: a tensor of %d bytes", ErrTooLarge, size)
 	}
 	response, err := c.fetch(ctx, url)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.ContentLength != size {
-		return nil, nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", ErrParams, size, response.ContentLength)
+		return nil, fmt.Errorf("%w: the tensor has %d bytes, and the url %d", ErrParams, size, response.ContentLength)
 	}
-	if t, err = tensor.Empty(c.uploads, dtype, shape); err != nil { // FillFrom writes all bytes
-		return nil, nil, err
+	t, err := tensor.Empty(c.uploads, dtype, shape) // FillFrom writes all bytes
+	if err != nil {
+		return nil, err
 	}
-	charge = c.arriving.Open(rights.Sender(ctx))
+	charge := c.arriving.Open(rights.Sender(ctx))
+	out = admission.Hold(t, charge)
 	digest := sha256.New()
 	if err = t.FillFrom(io.TeeReader(charge.Reader(response.Body), digest)); err != nil {
 		err = fmt.Errorf("fetch: %w", err)
@@ -145,11 +147,9 @@ func (c *Component) FetchTensor(ctx context.Context, url string, dtype tensor.DT
 		err = fmt.Errorf("%w: the content of the url has SHA-256 %s", ErrParams, hex.EncodeToString(got))
 	}
 	if err != nil {
-		err = errors.Join(err, t.Close())
-		charge.Close()
-		return nil, nil, err
+		return nil, errors.Join(err, out.Close())
 	}
-	return t, charge, nil
+	return out, nil
 }
 
 // publishURL fetches a file and publishes it.

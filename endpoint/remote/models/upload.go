@@ -71,8 +71,10 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out Publish
 	}
 	// A digest covers the bytes that are sent: compressed ones if the body is compressed (RFC 9530).
 	verified := newVerifier(c.env.Admission.Rate.Reader(r.Body), want...)
-	decoded, err := admission.Decode(verified, encoding)
-	if errors.Is(err, admission.ErrEncoding) {
+	decoder := c.env.Admission.Requests.Open(rights.Sender(ctx))
+	defer decoder.Close()
+	decoded, err := decoder.Decode(verified, encoding)
+	if errors.Is(err, admission.ErrEncoding) || errors.Is(err, admission.ErrLimit) {
 		return out, err
 	} else if err != nil {
 		return out, fmt.Errorf("%w: the compressed body: %w", ErrParams, err)

@@ -146,13 +146,14 @@ func (ts *Transfers[O]) Leave(t *Transfer[O]) {
 // Only the current writer may call it; otherwise the error is ErrTakenOver.
 func (ts *Transfers[O]) Deliver(t *Transfer[O], writer int, deliver func(*module.StateDict) (O, error)) (result O, err error) {
 	ts.begin.Lock()
-	sd, err := t.Finish(writer)
+	held, err := t.Finish(writer)
 	if err == nil {
 		t.delivering = make(chan struct{})
 	}
 	ts.begin.Unlock()
 	if err == nil {
-		result, err = deliver(sd)
+		result, err = deliver(held.Value)
+		held.Release()
 	}
 	ts.begin.Lock()
 	defer ts.begin.Unlock()

@@ -226,25 +226,17 @@ func (u *Upload) Missing() error {
 	return u.progress.missing()
 }
 
-// Finish ends a complete upload and returns its tensors, owned by the caller. Only the current writer may call it.
-func (u *Upload) Finish(writer int) (*module.StateDict, error) {
-	sd, charge, err := u.FinishCharged(writer)
-	if err == nil {
-		charge.Close()
-	}
-	return sd, err
-}
-
-// FinishCharged is Finish for tensors that stay charged. The caller closes the charge after the tensors.
-func (u *Upload) FinishCharged(writer int) (*module.StateDict, *admission.Charge, error) {
+// Finish ends a complete upload and returns its tensors with their charge, owned by the caller. Only the current writer may call
+// it.
+func (u *Upload) Finish(writer int) (*admission.Held[*module.StateDict], error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.writer != writer {
-		return nil, nil, ErrTakenOver
+		return nil, ErrTakenOver
 	}
 	u.writers++
 	u.writer = 0
-	return u.arrival.Take(), u.charge, nil
+	return admission.Hold(u.arrival.Take(), u.charge), nil
 }
 
 // Abandon frees the memory, even if a call is writing. It does nothing after Finish.

@@ -85,6 +85,9 @@ type ServerOptions struct {
 	// must finish a message within two stall times, because the server then has no answer to its pings. 0 means the
 	// defaults of NATS.
 	Stall time.Duration
+	// Pending limits the bytes that wait for clients that read slowly. The clients with the most are disconnected if all clients of
+	// Admit together exceed it. A client may have a quarter, at most 64 MiB. 0 means 64 MiB for each client and no other limit.
+	Pending int64
 	// AllowAll admits every client that can reach Listen, even on an address that is not a loopback address.
 	AllowAll bool
 	// MaxStore, MaxMemory and MaxPayload limit the bytes of streams on disk, of streams in memory, and of one message.
@@ -126,7 +129,7 @@ type Server struct {
 	gate  *nats.Conn // nil unless clients are admitted by Admit
 	stop  sync.Once
 
-	endRecheck context.CancelFunc // nil if clients are not rechecked
+	endRecheck context.CancelFunc // nil unless clients are admitted by Admit
 	recheck    sync.WaitGroup
 }
 
@@ -184,10 +187,15 @@ func Start(opts ServerOptions) (*Server, error) {
 			return nil, fmt.Errorf("start the embedded NATS server: %w", err)
 		}
 	}
-	if auth != nil && opts.Recheck != nil {
+	if auth != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.endRecheck = cancel
-		s.recheck.Go(func() { auth.run(ctx, opts.Recheck) })
+		if opts.Recheck != nil {
+			s.recheck.Go(func() { auth.run(ctx, opts.Recheck) })
+		}
+		if opts.Pending > 0 {
+			s.recheck.Go(func() { auth.boundPending(ctx, opts) })
+		}
 	}
 	return s, nil
 }
@@ -225,6 +233,9 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if o.Stall > 0 {
 		config.PingInterval, config.MaxPingsOut = max(o.Stall/2, leastPing), 2
 		config.WriteDeadline, config.WriteTimeout = o.Stall, server.WriteTimeoutPolicyRetry // a client that reads slowly remains
+	}
+	if o.Pending > 0 {
+		config.MaxPending = o.clientPending()
 	}
 	config.Host, config.Port, config.Authorization = host, int(number), o.Token
 	if o.TLS != nil {

@@ -115,12 +115,12 @@ func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, str
 }
 
 func (g *getting) finish() (*Set, error) {
-	sd, err := g.upload.Finish(g.writer)
+	held, err := g.upload.Finish(g.writer)
 	if err != nil {
 		return nil, err
 	}
 	m := g.upload.Manifest()
-	return &Set{ID: g.id, Name: m.Name, Version: m.Version, Tensors: sd}, nil
+	return &Set{ID: g.id, Name: m.Name, Version: m.Version, Tensors: held.Value, release: func() error { held.Release(); return nil }}, nil
 }
 
 // unexpected converts the end of a call to an error if a message was required.

@@ -163,12 +163,12 @@ func (in *incoming) find(chunk *streampb.Chunk) (*partialTensor, error) {
 
 // complete queues a complete tensor for next.
 func (in *incoming) complete(index uint32, u *partialTensor, owed uint64) error {
-	sd, charge, err := u.FinishCharged(1)
+	held, err := u.Finish(1)
 	if err != nil {
 		return err
 	}
-	t, _ := sd.Get(itemName)
-	done := func() { _ = sd.Close(); charge.Close() } // best effort: the tensor was processed
+	t, _ := held.Value.Get(itemName)
+	done := func() { _ = held.Close() } // best effort: the tensor was processed
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.freed || len(in.ready) >= incompletePerCall {

@@ -176,16 +176,22 @@ func TestExpensiveMessagesStayInBudget(t *testing.T) {
 		sending.Wait()
 		close(sent)
 	}()
+	requireHeldUntil(t, gw, debug, sent, before, 2*inFlight)
+	requireNoBytesInFlight(t, gw)
+}
+
+// requireHeldUntil fails if a gateway holds more than before+limit bytes until end is closed.
+func requireHeldUntil(t *testing.T, gw *remotetest.Gateway, debug string, end <-chan struct{}, before, limit int64) {
+	t.Helper()
 	most := int64(0)
 	for done := false; !done; {
-		most = max(most, held(t, gw, debug)-before)
 		select {
-		case <-sent:
+		case <-end:
 			done = true
-		case <-time.After(20 * time.Millisecond):
+		default:
 		}
+		most = max(most, held(t, gw, debug)-before)
 	}
 	t.Logf("at most %d MiB in flight are held, resident at most %d MiB", most>>20, remotetest.ProcStatus(t, gw.PID(), "VmHWM")>>10)
-	require.LessOrEqual(t, most, int64(2*inFlight))
-	requireNoBytesInFlight(t, gw)
+	require.LessOrEqual(t, most, limit)
 }
