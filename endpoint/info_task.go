@@ -65,6 +65,8 @@ type TaskInfo struct {
 	// ObjectID is the id of its result as a managed object. It is empty if the result is not managed or has not been
 	// fetched.
 	ObjectID string `json:"object_id,omitempty"`
+	// Label is the label of the submission ([WithTaskLabel]).
+	Label string `json:"label,omitempty"`
 
 	err error
 }
@@ -103,7 +105,7 @@ func decodeTask(in message.TaskInfo) TaskInfo {
 	out := TaskInfo{
 		ID: in.ID, Endpoint: in.Endpoint, State: TaskState(in.State), Seq: in.Seq,
 		CreatedAt: fromNanos(in.CreatedAt), StartedAt: fromNanos(in.StartedAt), FinishedAt: fromNanos(in.FinishedAt),
-		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session, ObjectID: in.Object,
+		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session, ObjectID: in.Object, Label: in.Label,
 	}
 	if in.Error != nil {
 		out.err = status.DecodeError(in.Error)

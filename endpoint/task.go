@@ -30,7 +30,7 @@ type Task struct {
 }
 
 // Submit starts a call as a task and returns at once. Any endpoint except a stream can run as a task. After Submit has
-// returned, the task outlives ctx and the connection. If ctx ends before the caller has the task's id, the task is
+// returned, the task outlives ctx and the connection. Its label is that of [WithTaskLabel]. If ctx ends before the caller has the task's id, the task is
 // cancelled. Its arguments are shared as in Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error) {
 	t := &Task{of: c}
@@ -43,7 +43,8 @@ func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error)
 		return nil
 	}
 	var err error
-	if call := (client.Call{Name: name, In: in}); c.intercept == nil {
+	label, _ := ctx.Value(taskLabelKey{}).(string)
+	if call := (client.Call{Name: name, In: in, Label: label}); c.intercept == nil {
 		err = submit(ctx, call)
 	} else {
 		err = c.intercepted(ctx, KindSubmit, call, submit, func() { t.at.CancelQuietly() })
@@ -52,6 +53,16 @@ func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error)
 		return nil, err
 	}
 	return t, nil
+}
+
+type taskLabelKey struct{}
+
+// WithTaskLabel returns a context whose submissions label their tasks: the owner keeps the label with the task, and
+// [TaskInfo].Label returns it to all clients. A program that submits tasks for others records in it for whom. The label is UTF-8
+// with at most 256 bytes; the owner refuses a longer one. If the owner does not keep labels, Submit fails with
+// errors.ErrUnsupported.
+func WithTaskLabel(ctx context.Context, label string) context.Context {
+	return context.WithValue(ctx, taskLabelKey{}, label)
 }
 
 // Task returns the task of an id, such as [Task].ID of another process. It sends no request: the methods of an unknown

@@ -56,6 +56,8 @@ type Spec struct {
 	Name string
 	// Owner is the session that submits the task; 0 means none.
 	Owner uint64
+	// Label is kept with the task; the manager does not use it.
+	Label string
 	// Limit, if above 0, is the maximum number of unfinished tasks of the owner, including this one.
 	Limit int
 	// Ended, if not nil, is called once when the task is in a terminal state, with the error of [Task.Err]. It runs without
@@ -172,7 +174,7 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 	}
 	m.owners[spec.Owner]++
 	t := &Task[V]{m: m, fn: fn, ended: spec.Ended, number: m.submitted, done: make(chan struct{})}
-	t.status = Status{ID: newID(), Name: spec.Name, Owner: spec.Owner, State: Pending, CreatedAt: time.Now()}
+	t.status = Status{ID: newID(), Name: spec.Name, Owner: spec.Owner, Label: spec.Label, State: Pending, CreatedAt: time.Now()}
 	t.ctx, t.cancel = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), workerKey{}, worker(t)))
 	m.submitted++
 	m.tasks[t.status.ID] = t

@@ -34,6 +34,8 @@ type Status struct {
 	Name string
 	// Owner is the session that submitted it; 0 means none.
 	Owner uint64
+	// Label is the label of its Spec.
+	Label string
 	// State is its state.
 	State State
 	// Cancelling reports whether a running task was cancelled and its function has not returned yet.
@@ -71,7 +73,7 @@ type Task[V any] struct {
 	number uint64 // order of submission
 	done   chan struct{}
 
-	// Guarded by the manager's lock. ID, Name and Owner in status never change.
+	// Guarded by the manager's lock. ID, Name, Owner and Label in status never change.
 	fn       func(context.Context) (V, error) // nil once it runs
 	ctx      context.Context                  // nil after the end
 	cancel   context.CancelCauseFunc          // nil after the end

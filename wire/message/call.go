@@ -14,6 +14,9 @@ type Call struct {
 	SlabsReturned []uint64 `cbor:"4,keyasint,omitempty"`
 	// SlabsDropped lists result slabs that must not be reused. The client no longer maps them under these numbers.
 	SlabsDropped []uint64 `cbor:"5,keyasint,omitempty"`
+	// Label is kept with the task of [OpSubmit] if [FeatureTaskLabels] was agreed ([TaskInfo].Label). It has at most
+	// [MaxTaskLabel] bytes. Other operations ignore it.
+	Label string `cbor:"6,keyasint,omitempty"`
 }
 
 // ReturnSlabs returns slabs without a call. Both lists are those of [Call].

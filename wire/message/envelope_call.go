@@ -19,6 +19,8 @@ type CallParts struct {
 	Handles []Handle
 	// SlabsReturned and SlabsDropped are those of [Call].
 	SlabsReturned, SlabsDropped []uint64
+	// Label is that of [Call].
+	Label string
 }
 
 // ParseCall decodes a [Call] as [UnmarshalPayload] would, except for the content of the arguments. Endpoint and Args
@@ -33,10 +35,11 @@ func ParseCall(data []byte) (CallParts, error) {
 	}
 	return CallParts{
 		Endpoint: []byte(c.Endpoint), Args: c.Args, Handles: c.Handles, SlabsReturned: c.SlabsReturned, SlabsDropped: c.SlabsDropped,
+		Label: c.Label,
 	}, nil
 }
 
-// parsePlainCall decodes a call as AppendCallRequest writes it.
+// parsePlainCall decodes a call without a label as AppendCallRequest writes it.
 func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|5 || data[1] != 1 {
 		return CallParts{}, false
@@ -113,15 +116,15 @@ func appendNumbers(b []byte, key byte, numbers []uint64) []byte {
 // extended slice. r.Body is not used. c.Args must be nil or one encoded item. The metadata must have passed
 // [Metadata.Check]. Errors are [ErrEncoding].
 func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
-	if !utf8.ValidString(c.Endpoint) {
-		return b, fmt.Errorf("%w: the endpoint's name is not valid UTF-8", ErrEncoding)
+	if !utf8.ValidString(c.Endpoint) || !utf8.ValidString(c.Label) {
+		return b, fmt.Errorf("%w: the endpoint's name or the label is not valid UTF-8", ErrEncoding)
 	}
 	b = appendRequestHead(b, &r, true)
 	pairs := byte(1)
 	if len(c.Args) > 0 {
 		pairs++
 	}
-	for _, there := range [...]bool{len(c.Handles) > 0, len(c.SlabsReturned) > 0, len(c.SlabsDropped) > 0} {
+	for _, there := range [...]bool{len(c.Handles) > 0, len(c.SlabsReturned) > 0, len(c.SlabsDropped) > 0, c.Label != ""} {
 		if there {
 			pairs++
 		}
@@ -132,7 +135,11 @@ func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 		b = append(append(b, 2), c.Args...)
 	}
 	b, err := appendHandles(b, 3, c.Handles)
-	return appendRequestTail(appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), &r), err
+	b = appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped)
+	if c.Label != "" {
+		b = append(appendHead(append(b, 6), cborText, uint64(len(c.Label))), c.Label...)
+	}
+	return appendRequestTail(b, &r), err
 }
 
 // AppendReturned appends the encoding of r, as [MarshalPayload] returns it, and returns the extended slice. r.Value

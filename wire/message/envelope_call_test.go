@@ -17,7 +17,9 @@ func someCalls() []Call {
 	calls := []Call{
 		{}, {Endpoint: "echo"}, {Endpoint: strings.Repeat("é", 12)}, {Endpoint: strings.Repeat("x", 70_000)},
 		{Endpoint: "a", Handles: someHandles}, {Endpoint: "a", SlabsReturned: []uint64{1, 24, 1 << 40}}, {Endpoint: "a", SlabsDropped: []uint64{1 << 63}},
-		{Endpoint: "a", Args: RawMessage{0x01}, Handles: someHandles, SlabsReturned: make([]uint64, 30), SlabsDropped: []uint64{2}}, {Endpoint: "a", Args: RawMessage{0xd9, 0xc3, 0x51, 0x01}, Handles: someHandles},
+		{Endpoint: "a", Args: RawMessage{0x01}, Handles: someHandles, SlabsReturned: make([]uint64, 30), SlabsDropped: []uint64{2}},
+		{Endpoint: "a", Label: "token:é"}, {Endpoint: "a", Args: RawMessage{0x01}, Handles: someHandles, SlabsReturned: []uint64{1}, SlabsDropped: []uint64{2}, Label: strings.Repeat("l", MaxTaskLabel)},
+		{Endpoint: "a", Args: RawMessage{0xd9, 0xc3, 0x51, 0x01}, Handles: someHandles},
 	}
 	for _, v := range []any{
 		1, -1, 1 << 40, 1.5, true, nil, "text", []byte{}, make([]byte, 300), []any{}, []int{1, 2, 3}, map[string]any{"a": []any{1, "b", nil}},
@@ -43,13 +45,17 @@ func TestCallsAreWrittenAndReadAsByTheCodec(t *testing.T) {
 			r.Body = body
 			require.Equal(t, AppendRequest([]byte("before"), r), got)
 		}
-		parts, ok := parsePlainCall(body)
-		require.True(t, ok)
+		parts, err := ParseCall(body)
+		require.NoError(t, err)
 		require.Equal(t, c, Call{Endpoint: string(parts.Endpoint), Args: parts.Args, Handles: parts.Handles,
-			SlabsReturned: parts.SlabsReturned, SlabsDropped: parts.SlabsDropped})
+			SlabsReturned: parts.SlabsReturned, SlabsDropped: parts.SlabsDropped, Label: parts.Label})
+		_, plain := parsePlainCall(body)
+		require.Equal(t, c.Label == "", plain)
 	}
-	_, err := AppendCallRequest(nil, Request{}, Call{Endpoint: "\xff"})
-	require.ErrorIs(t, err, ErrEncoding)
+	for _, c := range []Call{{Endpoint: "\xff"}, {Label: "\xff"}} {
+		_, err := AppendCallRequest(nil, Request{}, c)
+		require.ErrorIs(t, err, ErrEncoding)
+	}
 }
 
 func TestAnswersAreWrittenAndReadAsByTheCodec(t *testing.T) {

@@ -36,7 +36,15 @@ type TaskInfo struct {
 	Session uint64 `cbor:"12,keyasint,omitempty"`
 	// Object is the managed object of its result; empty until it is fetched as one, and for other results.
 	Object string `cbor:"13,keyasint,omitempty"`
+	// Label is the label of the submission; empty if it had none.
+	Label string `cbor:"14,keyasint,omitempty"`
 }
+
+// FeatureTaskLabels is the feature of servers that keep the labels of tasks ([Call].Label).
+const FeatureTaskLabels = "task-labels"
+
+// MaxTaskLabel is the maximum size of a task's label in bytes. A server refuses a longer one.
+const MaxTaskLabel = 256
 
 // TaskCancelled answers [OpTaskCancel].
 type TaskCancelled struct {

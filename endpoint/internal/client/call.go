@@ -18,6 +18,7 @@ type Call struct {
 	Name     string           // of the endpoint
 	In       any              // argument; nil for none
 	Metadata message.Metadata // sent with the call
+	Label    string           // of the task that the call submits; empty for none
 	Task     *TaskID          // a task; replaces the fields above
 	Keep     bool             // keep the reference of the value
 }
@@ -158,7 +159,7 @@ func (o *outgoing) close() {
 
 // newCall encodes a call for conn. The caller closes it after sending.
 func (c *Client) newCall(conn *Conn, op message.Op, call Call) (o outgoing, err error) {
-	o.Op, o.Calls, o.Callee.Endpoint, o.Metadata = op, true, call.Name, call.Metadata
+	o.Op, o.Calls, o.Callee.Endpoint, o.Callee.Label, o.Metadata = op, true, call.Name, call.Label, call.Metadata
 	in := call.In
 	if in == nil {
 		return o, nil

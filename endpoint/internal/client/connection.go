@@ -41,6 +41,7 @@ type Conn struct {
 	placements bool // the owner makes placements
 	pools      bool // the owner reuses result memory
 	inline     bool // small memory may be within frames
+	labels     bool // the owner keeps the labels of tasks
 
 	// slabs are the owner's result slabs that are mapped here.
 	slabs transfer.SlabMappings
@@ -68,6 +69,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	conn := newConn(raw, agreed.Peer)
 	conn.keeps = agreed.Has(message.FeatureKeep)
 	conn.inline = agreed.Has(message.FeatureInline)
+	conn.labels = agreed.Has(message.FeatureTaskLabels)
 	conn.offers = agreed.Has(message.FeatureOffer)
 	conn.Digests = agreed.Has(message.FeatureDigests)
 	conn.Conditions = agreed.Has(message.FeatureConditions)
@@ -169,7 +171,7 @@ func (c *Conn) pass(frame wire.Frame) error {
 // caller starts Read.
 func newPipe(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newConn(pipe, server)
-	conn.Digests, conn.Conditions, conn.placements = true, true, true
+	conn.Digests, conn.Conditions, conn.placements, conn.labels = true, true, true, true
 	conn.receiver = transport.NewPipeReceiver(pipe, conn.dispatch)
 	return conn
 }

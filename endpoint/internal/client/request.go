@@ -201,6 +201,9 @@ func (r *Request) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 
 // appendCall is appendTo for a call.
 func (r *Request) appendCall(b []byte, req message.Request) ([]byte, error) {
+	if !utf8.ValidString(r.Callee.Label) {
+		return b, fmt.Errorf("%w: the task's label %s is not UTF-8", status.ErrInvalid, status.Shown(r.Callee.Label))
+	}
 	if !utf8.ValidString(r.Callee.Endpoint) {
 		return b, fmt.Errorf("%w: the endpoint's name %s is not UTF-8", status.ErrInvalid, status.Shown(r.Callee.Endpoint))
 	}

@@ -22,9 +22,12 @@ type TaskID struct {
 // String describes the task for errors.
 func (t *TaskID) String() string { return "task " + message.CutText(t.ID, status.MaxShown) }
 
-// Submit starts a call as a task.
+// Submit starts a call as a task. It returns errors.ErrUnsupported if the call has a label and the owner does not keep labels.
 func (c *Client) Submit(ctx context.Context, call Call) (t TaskID, info message.TaskInfo, err error) {
 	err = c.onConn(ctx, func(conn *Conn) error {
+		if call.Label != "" && !conn.labels {
+			return fmt.Errorf("%w: the owner's version does not keep the labels of tasks", errors.ErrUnsupported)
+		}
 		err := c.askOn(ctx, conn, message.OpSubmit, call, &info)
 		if err == nil {
 			conn.submitted(info.ID)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/fixture"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/proctest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -217,4 +220,65 @@ func TestTaskInfoFromJSON(t *testing.T) {
 		require.ErrorIs(t, info.Err(), c.is, fmt.Sprint(c.text))
 	}
 	require.Error(t, json.Unmarshal([]byte(`{"status":7}`), new(endpoint.TaskInfo)))
+}
+
+// The label of a submission is kept with the task, for all clients. The owner refuses a longer one, and a client refuses one that it
+// cannot send; no task runs then.
+func TestTaskLabel(t *testing.T) {
+	fixture.HostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	fixture.RequireFeature(t, message.FeatureTaskLabels)
+	ctx := context.Background()
+	dev := fixture.Device(t)
+	counters := &fixture.Counters{}
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: fixture.Registry(dev, counters), Logger: fixture.Discard()})
+	c, other := fixture.SocketClient(t, s), fixture.SocketClient(t, s)
+	submitted := 0
+	for _, submitter := range []endpoint.Caller{s, c} {
+		for _, label := range []string{"", "token:alice", "zoë\x00\n", strings.Repeat("l", message.MaxTaskLabel)} {
+			for _, in := range []any{nil, fixture.ModelIn{Size: 2}} {
+				name := map[bool]string{true: "fail", false: "model task"}[in == nil]
+				labelled := endpoint.WithTaskLabel(ctx, label)
+				started, err := submitter.Submit(labelled, name, in)
+				require.NoError(t, err)
+				submitted++
+				require.Equal(t, label, started.Submitted.Label)
+				info, err := other.Task(started.ID).Wait(ctx)
+				require.NoError(t, err)
+				require.Equal(t, label, info.Label)
+				list, err := other.Tasks(ctx, endpoint.TaskFilter{})
+				require.NoError(t, err)
+				require.Equal(t, label, list[len(list)-1].Label)
+				require.NoError(t, submitter.Call(labelled, "model task", fixture.ModelIn{Size: 2}, nil)) // is not a submission
+				submitted++
+			}
+		}
+		for _, label := range []string{strings.Repeat("l", message.MaxTaskLabel+1), "\xff"} {
+			_, err := submitter.Submit(endpoint.WithTaskLabel(ctx, label), "model task", fixture.ModelIn{Size: 2})
+			require.ErrorIs(t, err, endpoint.ErrInvalid, "%q", label)
+		}
+	}
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, submitted, server.Stats.TaskSubmissions)
+}
+
+// A client submits a task with a label only to an owner that keeps it.
+func TestTaskLabelNotKept(t *testing.T) {
+	fixture.HostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	dev := fixture.Device(t)
+	before := transport.Disable(nil)
+	transport.Disable(append(slices.Clip(before), message.FeatureTaskLabels))
+	defer transport.Disable(before)
+	s := fixture.Serve(t, endpoint.ServerOptions{Registry: fixture.Registry(dev, &fixture.Counters{}), Logger: fixture.Discard()})
+	c := fixture.SocketClient(t, s)
+	_, err := c.Submit(endpoint.WithTaskLabel(ctx, "token:alice"), "model task", fixture.ModelIn{Size: 2})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = c.Submit(endpoint.WithTaskLabel(ctx, ""), "model task", fixture.ModelIn{Size: 2})
+	require.NoError(t, err)
+	info, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Stats.TaskSubmissions)
 }

@@ -163,7 +163,7 @@ func brief(e *message.Error) *message.Error {
 // encodeTask converts a task to its wire form.
 func encodeTask(s task.Status) message.TaskInfo {
 	out := message.TaskInfo{
-		ID: s.ID, Endpoint: s.Name, State: s.State.String(), Seq: s.Seq, Session: s.Owner,
+		ID: s.ID, Endpoint: s.Name, State: s.State.String(), Seq: s.Seq, Session: s.Owner, Label: s.Label,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
 		Done: s.Progress.Done, Total: s.Progress.Total, Message: s.Progress.Message, Object: s.Note,
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // start starts the call as a task of the session. If then is not nil, it receives the result. If around is not nil, it
 // wraps the run. start takes ownership of the arguments. ended is called when the task has ended; it may be nil.
 func (c *call) start(ctx context.Context, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain, ended func()) (*task.Task[*engine.Outcome], error) {
 	ses := c.client.session
-	spec := task.Spec{Name: c.callee.Name, Owner: ses.ID}
+	spec := task.Spec{Name: c.callee.Name, Owner: ses.ID, Label: c.parts.Label}
 	if !ses.Own {
 		spec.Limit = c.tasks
 	}
@@ -32,6 +33,7 @@ func (c *call) start(ctx context.Context, a *engine.Arguments, then func(*engine
 // callTask runs a call of a task endpoint. It waits for the task, and cancels it if the caller leaves. The task drops a
 // delivered result, because other clients do not have the task's id.
 func (c *call) callTask(ctx context.Context, a *engine.Arguments) (session.Reply, error) {
+	c.parts.Label = "" // only submissions have one
 	var h engine.Handoff
 	t, err := c.start(ctx, a, h.Put, nil, nil)
 	if err != nil {
@@ -64,6 +66,10 @@ func (c *call) submitEndpoint(ctx context.Context, a *engine.Arguments) (session
 	if d := c.callee; d.Stream != nil {
 		a.Drop()
 		return nil, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.Name)
+	}
+	if n := len(c.parts.Label); n > message.MaxTaskLabel {
+		a.Drop()
+		return nil, fmt.Errorf("%w: the label of the task has %d bytes, at most %d are possible", status.ErrInvalid, n, message.MaxTaskLabel)
 	}
 	// The submitter follows the task and fetches its result here, also while the server leaves.
 	release := c.client.session.KeepOpen()

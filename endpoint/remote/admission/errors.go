@@ -90,6 +90,7 @@ var kinds = []struct {
 	{endpoint.ErrInvalid, Invalid},
 	{tensor.ErrShape, Invalid},
 	{tensor.ErrOverflow, Invalid},
+	{errors.ErrUnsupported, NotServed}, // by an owner of an earlier version
 }
 
 // Kinds returns the kinds of err, the most important first.

@@ -28,7 +28,6 @@ package jsonrpc
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/spf13/pflag"
@@ -50,7 +49,6 @@ type Component struct {
 	dev       driver.Device // memory for received tensors
 	endpoints endpointCache
 	results   resultStore
-	tasks     *taskOwners
 }
 
 // defaultMaxResults is the default of Component.MaxResults.
@@ -78,10 +76,6 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	}
 	c.Flags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
 	c.env, c.dev = env, env.Devices[0]
-	var err error
-	if c.tasks, err = openTaskOwners(env.Store); err != nil {
-		return err
-	}
 	c.results = newResultStore(int64(c.MaxResults))
 	h := &rpcHandler{Component: c, methods: c.rpcMethods()}
 	env.HTTP.Handle("/jsonrpc", h)
@@ -92,8 +86,5 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 
 // Close implements gateway.Component.
 func (c *Component) Close(context.Context) error {
-	if c.tasks == nil {
-		return nil
-	}
-	return errors.Join(c.results.Close(), c.tasks.Close())
+	return c.results.Close()
 }

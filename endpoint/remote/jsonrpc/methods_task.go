@@ -23,7 +23,8 @@ type taskParams struct {
 	Tensors string `json:"tensors,omitempty"`
 }
 
-// submitTask starts a call as a task. The task continues after the request, and after the gateway stops.
+// submitTask starts a call as a task. The task continues after the request, and after the gateway stops. Its label is the sender, so
+// that every gateway of the owner knows whose it is.
 func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoint.TaskInfo, err error) {
 	prepared, err := c.prepare(ctx, p)
 	defer func() { err = errors.Join(err, prepared.held.close()) }()
@@ -32,13 +33,12 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 	}
 	ctx, unbind := c.bind(ctx, prepared.caller)
 	defer unbind()
+	if label := rights.Sender(ctx).TaskLabel(); label != "" {
+		ctx = endpoint.WithTaskLabel(ctx, label)
+	}
 	started, err := prepared.caller.Submit(ctx, prepared.info.Name, prepared.in)
 	if err != nil {
 		return info, outcomeOf(ctx, err)
-	}
-	if err := c.tasks.record(ctx, started.ID); err != nil {
-		_, _ = started.Cancel(ctx) // best effort: its owner is unknown after a restart
-		return info, err
 	}
 	return started.Submitted, nil
 }
@@ -61,7 +61,7 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 		unbind()
 		if err == nil {
 			if err = c.env.Allow(ctx, access.Call, info.Endpoint); err == nil {
-				err = c.tasks.check(ctx, id)
+				err = rights.Sender(ctx).AllowTask(id, info.Label)
 			}
 			return caller, info, err
 		}
@@ -185,6 +185,6 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		out.Tasks = append(out.Tasks, list...)
 	}
 	out.Tasks = rights.Filter(rights.Sender(ctx), access.Call, out.Tasks, func(t endpoint.TaskInfo) string { return t.Endpoint })
-	out.Tasks = slices.DeleteFunc(out.Tasks, func(t endpoint.TaskInfo) bool { return c.tasks.check(ctx, t.ID) != nil })
+	out.Tasks = slices.DeleteFunc(out.Tasks, func(t endpoint.TaskInfo) bool { return rights.Sender(ctx).AllowTask(t.ID, t.Label) != nil })
 	return out, nil
 }

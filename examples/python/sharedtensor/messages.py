@@ -63,6 +63,7 @@ class Call(Message):
     handles: list[Handle] = field(default_factory=list)
     slabs_returned: list[U64] = field(default_factory=list)
     slabs_dropped: list[U64] = field(default_factory=list)
+    label: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -722,6 +723,7 @@ class TaskInfo(Message):
     error: ErrorMessage | None = None
     session: U64 = 0
     object: str = ""
+    label: str = ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -49,6 +49,7 @@ class TaskInfo:
     :ivar done: progress, of `total`; 0 of 0 if the task reports none.
     :ivar message: the progress text of the function.
     :ivar seq: the number of the change that led to this state.
+    :ivar label: that its submitter gave it, such as the client of a gateway; may be empty.
     """
 
     def __init__(self, sent: messages.TaskInfo) -> None:
@@ -64,6 +65,7 @@ class TaskInfo:
         self.finished_at = sent.finished_at
         self.session = sent.session
         self.object = sent.object
+        self.label = sent.label
         self.error: Error | None = None if sent.error is None else exception_of(sent.error)
 
     @property

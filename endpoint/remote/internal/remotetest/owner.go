@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -36,6 +37,7 @@ type Owner struct {
 //	--file NAME=PATH     publishes the model in a file
 //	--socket PATH        sets the socket, which is in a folder of the test by default
 //	--traces PATH        writes the trace of each call to a file
+//	--without FEATURE    disables a feature of the protocol, as in an owner of an earlier version
 func StartOwner(t testing.TB, args ...string) *Owner {
 	t.Helper()
 	socket := ""
@@ -72,9 +74,11 @@ func ownerMain(args []string) (err error) {
 	models := set.StringArray("model", nil, "")
 	files := set.StringArray("file", nil, "")
 	traces := set.String("traces", "", "")
+	without := set.StringArray("without", nil, "")
 	if err := set.Parse(args); err != nil {
 		return err
 	}
+	transport.Disable(*without)
 	dev, err := host.Open()
 	if err != nil {
 		return err
