@@ -42,9 +42,9 @@ NAMES = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
 PRESENT = {("publish", "current"), ("withdraw", "current")}
 """Fields of messages in which zero is another value than none."""
 
-HEAD = '''"""Messages, one class each, the n-th field with the key n, or with that of KEYS. Made by make_messages.py from
-wire/fields.json.
+HEAD = '''"""Messages, one class each, the n-th field with the key n, or with that of KEYS.
 
+Made by make_messages.py from wire/fields.json.
 What they mean is in wire/PROTOCOL.md. Times are nanoseconds since 1970, durations nanoseconds.
 """
 

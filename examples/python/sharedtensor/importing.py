@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import inline, messages, op
@@ -45,17 +46,17 @@ def import_handles(
         if spans is not None and i not in spans:
             continue
         fd = _take(handle, frame, taken)
+        low, high = (0, handle.nbytes) if spans is None else spans[i]
         if handle.kind == "memfd":
             if fd < 0:
                 raise ProtocolError("a handle of a memfd names no descriptor")
-            low, high = (0, handle.nbytes) if spans is None else spans[i]
             mapping: Any = import_memfd(fd, handle.offset + low, high - low, private=private, device=handle.device)
         elif handle.kind == inline.KIND and within:
             mapping = inline.take(handle)
         elif handle.kind in ("cuda-fd", "cuda-ipc"):
             from . import cuda
 
-            mapping = cuda.import_handle(handle, fd)
+            mapping = cuda.import_handle(replace(handle, offset=handle.offset + low, nbytes=high - low), fd)
         else:
             if fd >= 0:
                 os.close(fd)

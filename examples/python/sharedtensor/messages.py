@@ -1,6 +1,6 @@
-"""Messages, one class each, the n-th field with the key n, or with that of KEYS. Made by make_messages.py from
-wire/fields.json.
+"""Messages, one class each, the n-th field with the key n, or with that of KEYS.
 
+Made by make_messages.py from wire/fields.json.
 What they mean is in wire/PROTOCOL.md. Times are nanoseconds since 1970, durations nanoseconds.
 """
 

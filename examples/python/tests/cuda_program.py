@@ -72,6 +72,10 @@ def acquire(client: st.Client) -> None:
         assert interface["typestr"] == "<f4" and interface["data"] == (array.address if array.spec.numel else 0, True)
     assert repr(array).endswith("on cuda:0>")
     dlpack(w[next(iter(want))])
+    for choice in (["b"], ["a"], ["b", "none"]):
+        part = client.acquire("model", tensors=choice, framework="numpy")
+        assert sorted(part) == sorted(choice)
+        assert all(part[name].numpy().tobytes() == want[name].value.tobytes() for name in choice), choice
 
 
 def dlpack(array: CudaArray) -> None:

@@ -204,7 +204,13 @@ class Successors:
             except OSError:
                 return
             self.connections.append(conn)
-            threading.Thread(target=self.serve, args=(conn, len(self.connections)), daemon=True).start()
+            threading.Thread(target=self.run, args=(conn, len(self.connections)), daemon=True).start()
+
+    def run(self, conn: socket.socket, number: int) -> None:
+        try:
+            self.serve(conn, number)
+        except OSError:
+            pass  # the client or the test has closed the connection
 
     def serve(self, conn: socket.socket, number: int) -> None:
         device = messages.DeviceInfo(uuid=bytes(16), type=1)
