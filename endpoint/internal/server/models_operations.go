@@ -89,7 +89,7 @@ func (a *acquisition) place(device driver.UUID) error {
 	c := clientOf(a.session)
 	placed, err := a.models.placer.lease(c, a.lease, device)
 	if err != nil || placed == a.lease {
-		return status.Absent(err)
+		return err
 	}
 	c.leases.drop(a.lease.ID)
 	c.leases.put(placed.ID, a.request)

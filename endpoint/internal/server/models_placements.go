@@ -131,9 +131,9 @@ func (p *placer) lease(c *client, held *catalog.Lease, device driver.UUID) (*cat
 	return placed, nil
 }
 
-// placeError converts an error of [catalog.Catalog.Place].
+// placeError converts an error of [catalog.Catalog.Place] for clients, without its operation and name.
 func placeError(err error, device driver.UUID) error {
-	switch {
+	switch err = status.Absent(err); {
 	case errors.Is(err, catalog.ErrNoPlace):
 		return noPlace(device)
 	case errors.Is(err, catalog.ErrNoRoom), errors.Is(err, catalog.ErrHolderFull):

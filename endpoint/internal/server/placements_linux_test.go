@@ -188,6 +188,20 @@ func TestPlacementMadeOnce(t *testing.T) {
 	require.EqualValues(t, 1, use.Placements)
 }
 
+// A placement that finds no room beside those in use is refused as a limit. When they are unused it replaces them.
+func TestPlacementWithoutRoom(t *testing.T) {
+	p := newPlacing(t, 3*mib, time.Hour)
+	first, second := p.publish("a", p.devices[0], 200_000), p.publish("b", p.devices[0], 200_000)
+	c := p.client()
+	h := p.acquire(c, "a", p.devices[1], first)
+	_, err := c.Acquire(t.Context(), "b", endpoint.AcquireOptions{Device: p.devices[1]})
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	require.NoError(t, h.Close())
+	require.Eventually(t, func() bool { return p.placed("a")[0].Holders == 0 }, time.Minute, time.Millisecond)
+	require.NoError(t, p.acquire(c, "b", p.devices[1], second).Close())
+	require.Empty(t, p.placed("a"))
+}
+
 // Each call of the driver fails once while a placement is made. The client then has the copy, or an error. Nothing remains
 // of a failed copy, and the next one succeeds.
 func TestPlacementDriverFails(t *testing.T) {

@@ -39,6 +39,7 @@ from .manifest import TensorSpec
 from .models import Model
 from .operations import Operation, Steps
 from .options import Settings, checked
+from .placing import Place
 from .serverinfo import ServerInfo
 from .session import Pending, Session
 from .stats import ClientStats
@@ -194,6 +195,7 @@ class Client(Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: None = ...,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[A]: ...
@@ -205,6 +207,7 @@ class Client(Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: TORCH,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[Tensor]: ...
@@ -216,6 +219,7 @@ class Client(Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: NUMPY,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[NumpyArray]: ...
@@ -226,15 +230,20 @@ class Client(Generic[A]):
         *,
         tensors: Choice | None = None,
         framework: str | None = None,
+        device: Place = None,
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> Any:
-        """Attaches to a version, 0 for the newest, or to some of its tensors. `wait` is how many seconds to wait for a
-        name that is not published yet."""
+        """Attaches to a version, 0 for the newest, or to some of its tensors, on a device as the blocking client does.
+        `wait` is how many seconds to wait for a name that is not published yet."""
         chosen = await self._chosen(framework)
         if wait:
             await self._published(name, chosen, seconds(wait))
-        return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases, tensors), timeout)
+        arguments = name, version, chosen, self.sync._leases, tensors, device
+        # The driver may have to be loaded to know a GPU.
+        return await self._run(
+            lambda session: catalog.acquire(*arguments, session=session), timeout, light=device is None
+        )
 
     async def _published(self, name: str, framework: Framework, wait: float | None) -> None:
         async with Follower(self, name, framework) as follower:
@@ -505,15 +514,15 @@ class Client(Generic[A]):
             watch.close()
 
     @overload
-    def follow(self, name: str, *, framework: None = ...) -> Follower[A]: ...
+    def follow(self, name: str, *, framework: None = ..., device: Place = ...) -> Follower[A]: ...
     @overload
-    def follow(self, name: str, *, framework: TORCH) -> Follower[Tensor]: ...
+    def follow(self, name: str, *, framework: TORCH, device: Place = ...) -> Follower[Tensor]: ...
     @overload
-    def follow(self, name: str, *, framework: NUMPY) -> Follower[NumpyArray]: ...
-    def follow(self, name: str, *, framework: str | None = None) -> Any:
+    def follow(self, name: str, *, framework: NUMPY, device: Place = ...) -> Follower[NumpyArray]: ...
+    def follow(self, name: str, *, framework: str | None = None, device: Place = None) -> Any:
         """Returns a follower of a name: an asynchronous iterator over its newest versions, which `wait_newer` waits for
         too. It begins with its first use, and ends when the client is closed."""
-        return Follower(self, name, framework)
+        return Follower(self, name, framework, device)
 
     # ---- a worker
 

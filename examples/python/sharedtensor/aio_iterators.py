@@ -14,6 +14,7 @@ from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Err
 from .loops import Signal, uncut
 from .models import Model
 from .operations import Operation
+from .placing import Place
 from .session import Session
 from .tasks import TaskInfo
 from .tensors import A
@@ -105,8 +106,9 @@ class Follower(Generic[A]):
     """The newest version of a name, as `Client.follow` returns it: an asynchronous iterator, which yields the newest
     version, then each time a newer one is there the newest. Closing or dropping it ends the watch."""
 
-    def __init__(self, client: Client[Any], name: str, framework: str | None) -> None:
+    def __init__(self, client: Client[Any], name: str, framework: str | None, device: Place = None) -> None:
         self._client = client
+        self._device = device
         self._name = name
         self._framework = framework
         self._sync: watching.Follower[A] | None = None
@@ -124,7 +126,7 @@ class Follower(Generic[A]):
                 await self._client._chosen(self._framework)
                 self._signal = Signal()
                 make: Callable[[], Any] = partial(
-                    watching.Follower, self._client.sync, self._name, self._framework, self._signal.set
+                    watching.Follower, self._client.sync, self._name, self._framework, self._signal.set, self._device
                 )
                 begun: watching.Follower[A] = await uncut(asyncio.to_thread(make), watching.Follower.close)
                 self._sync = begun

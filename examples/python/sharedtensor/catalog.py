@@ -6,9 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import cbor, forks, layout, manifest, messages, op, tables
+from . import cbor, forks, layout, manifest, messages, op, placing, tables
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
@@ -20,48 +20,93 @@ from .models import Model
 from .op import Op
 from .operations import Operation, Steps, mapped, require_digests
 from .parts import Part
+from .placing import Place
 from .session import Session
 from .tensors import Choice
 
+if TYPE_CHECKING:
+    from .connection import Connection
+
 
 def acquire(
-    name: str, version: int, framework: Framework, leases: Leases, tensors: Choice | None = None
+    name: str,
+    version: int,
+    framework: Framework,
+    leases: Leases,
+    tensors: Choice | None = None,
+    device: Place = None,
+    *,
+    session: Session | None = None,
 ) -> Operation[Model[Any]]:
-    """Takes a lease on a version, 0 for the newest, and maps its memory: all of it, or what some tensors need."""
+    """Takes a lease on a version, 0 for the newest, and maps its memory: all of it, or what some tensors need.
+
+    :param device: None for the memory of the publication; see `placing.uuid_of`. With a device the operation is for one
+        session, `session`.
+    """
+    place = b""
+    if device is not None:
+        assert session is not None
+        place = placing.uuid_of(device, session)
 
     def finish(frame: Frame, session: Session) -> Model[Any]:
-        answer = messages.Acquired.decode(frame.body)
-        lease = Lease(session, answer.lease, answer.name, answer.version)
+        answer, lease = _leased(frame, session, place)
         specs, metadata = manifest.unpack(answer.manifest)
         check_storages(answer.manifest.storages, answer.handles)
-        lease.memory = identities(answer.handles, frame, session)
         part = None if tensors is None else Part.of(specs, tensors)
         spans = None if part is None else part.spans
         private = framework == "torch"
         mappings = import_handles(answer.handles, frame, session, private=private, owner=lease, spans=spans)
         leases.add(lease)
         chosen = specs if part is None else part.moved()
-        model = Model(answer.name, answer.version, lease, chosen, metadata, mappings, framework)
+        model = Model(answer.name, answer.version, lease, chosen, metadata, mappings, framework, leases)
         model.partial = part is not None
         return model
 
-    def discard(frame: Frame, session: Session) -> None:
-        lease = messages.Acquired.decode(frame.body).lease
-        release_late(session, Op.RELEASE, messages.Release(leases=[lease]))
+    body = messages.Acquire(name=name, version=version, device=place or bytes(16))
+    return Operation(Op.ACQUIRE, body, finish, discard=_discard_lease, repeatable=True).named(f"acquire {name!r}")
 
-    return Operation(
-        Op.ACQUIRE, messages.Acquire(name=name, version=version), finish, discard=discard, repeatable=True
-    ).named(f"acquire {name!r}")
+
+def hold(name: str, version: int, leases: Leases) -> Operation[Lease]:
+    """Takes a lease on the memory of a version's publication without mapping it."""
+
+    def finish(frame: Frame, session: Session) -> Lease:
+        lease = _leased(frame, session, b"")[1]
+        leases.add(lease)
+        return lease
+
+    body = messages.Acquire(name=name, version=version)
+    return Operation(Op.ACQUIRE, body, finish, discard=_discard_lease, repeatable=True).named(f"hold {name!r}")
+
+
+def _leased(frame: Frame, session: Session, placement: bytes) -> tuple[messages.Acquired, Lease]:
+    answer = messages.Acquired.decode(frame.body)
+    lease = Lease(session, answer.lease, answer.name, answer.version)
+    lease.placement = placement
+    lease.memory = _identities(answer, frame, session, placement)
+    return answer, lease
+
+
+def _identities(answer: messages.Acquired, frame: Frame, session: Session, placement: bytes) -> list[tuple[Any, ...]]:
+    return [(session.published,)] if placement else identities(answer.handles, frame, session)
+
+
+def _discard_lease(frame: Frame, session: Session) -> None:
+    lease = messages.Acquired.decode(frame.body).lease
+    release_late(session, Op.RELEASE, messages.Release(leases=[lease]))
 
 
 class Leases:
-    """The leases of a client that are held, to renew them over a new connection."""
+    """The leases of a client that are held, to renew them over a new connection.
+
+    :ivar client: the client.
+    """
 
     _lock: threading.Lock
 
-    def __init__(self, renew: Callable[[], None]) -> None:
+    def __init__(self, client: weakref.ref[Connection], renew: Callable[[], None]) -> None:
         """`renew` is called after a lease was added whose session ends."""
         forks.track(self, _lock=threading.Lock)
+        self.client = client
         self._renew = renew
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
@@ -94,7 +139,7 @@ def _take_again(lease: Lease, session: Session) -> None:
         return
     try:
         answer = messages.Acquired.decode(frame.body)
-        memory = identities(answer.handles, frame, session)
+        memory = _identities(answer, frame, session, lease.placement)
         for handle in answer.handles:
             if handle.kind == "memfd" and 0 <= handle.file < len(frame.files):
                 fd, frame.files[handle.file] = frame.files[handle.file], -1

@@ -18,6 +18,7 @@ from .memory import require_linux
 from .models import Model
 from .options import Options, checked
 from .paths import socket_path
+from .placing import Place
 from .serverinfo import ServerInfo
 from .stats import ClientStats
 from .tasks import Task, TaskList, TaskWatch
@@ -110,6 +111,7 @@ class Client(Connection, Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: None = ...,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[A]: ...
@@ -121,6 +123,7 @@ class Client(Connection, Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: TORCH,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[Tensor]: ...
@@ -132,6 +135,7 @@ class Client(Connection, Generic[A]):
         *,
         tensors: Choice | None = ...,
         framework: NUMPY,
+        device: Place = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[NumpyArray]: ...
@@ -142,6 +146,7 @@ class Client(Connection, Generic[A]):
         *,
         tensors: Choice | None = None,
         framework: str | None = None,
+        device: Place = None,
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> Any:
@@ -151,9 +156,12 @@ class Client(Connection, Generic[A]):
         :param tensors: the names to attach, or a function that reports whether a name is one of them. Only the part of
             the memory from the first to the last of them is mapped. By default all tensors are attached.
         :param framework: "torch" or "numpy", what its tensors are.
+        :param device: where the memory is: "cpu", or "cuda:0" by the number of this process. The owner copies the
+            version there once for all processes (``serve --place``). By default it is where it was published.
         :param wait: seconds to wait for a name that is not published yet.
 
-        Raises NotFoundError, VersionNotFoundError. The model is a read-only mapping of names to tensors in the owner's
+        Raises NotFoundError, VersionNotFoundError, and UnsupportedError if the owner places nothing on the device. The
+        model is a read-only mapping of names to tensors in the owner's
         memory.
         """
         chosen = frameworks.choose(framework or self._framework)
@@ -161,7 +169,7 @@ class Client(Connection, Generic[A]):
             with self.follow(name) as follower:
                 limit = seconds(wait)
                 follower._wait(0, None if limit is None else time.monotonic() + limit)
-        return self._run(catalog.acquire(name, version, chosen, self._leases, tensors), timeout=timeout)
+        return self._acquire(name, version, chosen, tensors, device, timeout)
 
     def publish(
         self,
@@ -248,14 +256,15 @@ class Client(Connection, Generic[A]):
         return Watch(self, names)
 
     @overload
-    def follow(self, name: str, *, framework: None = ...) -> Follower[A]: ...
+    def follow(self, name: str, *, framework: None = ..., device: Place = ...) -> Follower[A]: ...
     @overload
-    def follow(self, name: str, *, framework: TORCH) -> Follower[Tensor]: ...
+    def follow(self, name: str, *, framework: TORCH, device: Place = ...) -> Follower[Tensor]: ...
     @overload
-    def follow(self, name: str, *, framework: NUMPY) -> Follower[NumpyArray]: ...
-    def follow(self, name: str, *, framework: str | None = None) -> Any:
-        """Returns a follower of a name: it returns the newest version and waits for newer ones."""
-        return Follower(self, name, framework)
+    def follow(self, name: str, *, framework: NUMPY, device: Place = ...) -> Follower[NumpyArray]: ...
+    def follow(self, name: str, *, framework: str | None = None, device: Place = None) -> Any:
+        """Returns a follower of a name: it returns the newest version and waits for newer ones. `device` is that of
+        `acquire`."""
+        return Follower(self, name, framework, device=device)
 
     # ---- a worker
 

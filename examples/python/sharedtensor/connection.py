@@ -15,11 +15,15 @@ from .again import Again
 from .calls import References
 from .errors import ClosedError, ConnectionLostError, Error, ForkError, NotFoundError, UnavailableError
 from .frames import Frame
+from .frameworks import Framework
 from .groups import WeakGroup
 from .memory import SlabPools
-from .operations import Operation, Steps
+from .models import Model
+from .operations import REPEATABLE, Operation, Steps
+from .placing import Place
 from .reconnect import look_again, renew_late, resume, start_to_look
 from .session import Pending, Session
+from .tensors import Choice
 from .waiting import seconds
 from .watching import Watch
 from .workers import Function, Offer
@@ -53,7 +57,7 @@ class Connection:
         self._closed = False
         self._pool = SlabPools(keep)
         me = weakref.ref(self)
-        self._leases = catalog.Leases(lambda: renew_late(me))
+        self._leases = catalog.Leases(me, lambda: renew_late(me))
         self._references = References(lambda: renew_late(me))
         self._watchers: WeakGroup[Watch] = WeakGroup()
         self._offers: list[Offer] = []
@@ -225,10 +229,30 @@ class Connection:
         finally:
             operation.close()
 
-    def _run_made(self, make: Callable[[Session], Operation[T]], *, timeout: float | None = None) -> T:
-        """Runs an operation that `make` makes for a session, another one for each session."""
+    def _run_made(
+        self, make: Callable[[Session], Operation[T]], *, timeout: float | None = None, repeatable: bool = False
+    ) -> T:
+        """Runs an operation that `make` makes for a session, another one for each session. `repeatable` is that of the
+        operations."""
+        like = REPEATABLE if repeatable else None
+        return self._attempts(lambda session, left: self._once_made(make, session, left), like, timeout)
 
-        return self._attempts(lambda session, left: self._once_made(make, session, left), None, timeout)
+    def _acquire(
+        self,
+        name: str,
+        version: int,
+        framework: Framework,
+        tensors: Choice | None = None,
+        device: Place = None,
+        timeout: float | None = None,
+    ) -> Model[Any]:
+        """Attaches to a version, on a device unless that is None."""
+        arguments = name, version, framework, self._leases, tensors
+        if device is None:
+            return self._run(catalog.acquire(*arguments), timeout=timeout)
+        return self._run_made(
+            lambda session: catalog.acquire(*arguments, device, session=session), timeout=timeout, repeatable=True
+        )
 
     def _run_steps(self, steps: Steps[T], *, timeout: float | None = None) -> T:
         """Runs the operations that a generator yields, and returns its result."""

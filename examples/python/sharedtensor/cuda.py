@@ -111,6 +111,11 @@ def _uuid(handle: Any) -> bytes:
     return bytes(call(by_instance, handle).bytes)
 
 
+def uuid_of(ordinal: int) -> bytes:
+    """Returns the UUID of the GPU of this number, which gets no context."""
+    return _uuid(call("cuDeviceGet", ordinal))
+
+
 @functools.cache
 def device(ordinal: int) -> Device:
     """Returns the GPU of this number in this process."""
@@ -309,7 +314,7 @@ class SharedMemory(Memory):
         """Returns why `replace` cannot map `other` here, or ""."""
         if type(other) is not SharedMemory or other.gpu is not self.gpu or self.writable or other.writable:
             return "the memory is not of the same kind on the same GPU"
-        if not (self._mapped and other._mapped):
+        if not other._mapped or not (self._mapped or self._allocation is None):
             return "it is not mapped"
         if (other.nbytes, other._offset, other._size) != (self.nbytes, self._offset, self._size):
             return f"it has {other.nbytes} bytes at {other._offset}, not {self.nbytes} at {self._offset}"
@@ -321,18 +326,27 @@ class SharedMemory(Memory):
 
         Raises CapabilityError with nothing changed while a stream captures."""
         base = self.address - self._offset
+        former = self._allocation
         with self.gpu.current():
             call("cuCtxSynchronize")
             allocation = call("cuMemRetainAllocationHandle", other.address - other._offset)
-            call("cuMemUnmap", base, self._size)
+            if former is not None:
+                call("cuMemUnmap", base, self._size)
             try:
                 self._map_allocation(allocation)
             except BaseException:
                 call("cuMemRelease", allocation)
-                self._map_allocation(self._allocation)
+                if former is not None:
+                    self._map_allocation(former)
                 raise
-            call("cuMemRelease", self._allocation)
-        self._release_steps[-1] = ("cuMemRelease", allocation)
+            if former is not None:
+                call("cuMemRelease", former)
+        self._release_steps[:] = [
+            ("cuMemUnmap", base, self._size),
+            ("cuMemAddressFree", base, self._size),
+            ("cuMemRelease", allocation),
+        ]
+        self._mapped = True
         self._allocation = allocation
         self._file = other._file
         self.name, self.server, self.owner = other.name, other.server, other.owner
@@ -346,6 +360,15 @@ class SharedMemory(Memory):
             call("cuMemUnmap", self.address - self._offset, self._size)
         self._mapped = False
         del self._release_steps[0]
+
+    def vacate(self) -> None:
+        """Leaves the addresses without memory until `replace`, and releases the memory."""
+        self.unmap()
+        if self._allocation is not None:
+            with self.gpu.current():
+                call("cuMemRelease", self._allocation)
+            del self._release_steps[-1]
+            self._allocation = self._file = None
 
     def map(self) -> None:
         """Maps the memory at the same addresses after `unmap`."""

@@ -99,9 +99,11 @@ class Lease(Held):
     :ivar server: identifies the versions of the server, which the next owner may adopt.
     :ivar place: path of the owner's socket, and the uid that `connect` was given.
     :ivar memory: what identifies the memory of each storage, to recognize it after a reconnect.
+    :ivar placement: the UUID of the device that the lease was requested on, b"" for the origin. A lease of a placement
+        is renewed as one of the origin, because this process has the memory of the placement.
     """
 
-    __slots__ = ("memory", "name", "place", "server", "version")
+    __slots__ = ("memory", "name", "place", "placement", "server", "version")
 
     def __init__(self, session: Session, number: int, name: str, version: int) -> None:
         super().__init__(session, number)
@@ -110,6 +112,7 @@ class Lease(Held):
         self.server = session.published
         self.place = session.path, session.uid
         self.memory: list[tuple[Any, ...]] = []
+        self.placement = b""
 
     @staticmethod
     def request(session: Session, number: Any) -> None:

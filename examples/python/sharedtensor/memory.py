@@ -113,6 +113,7 @@ class Mapping:
         "owner",
         "private",
         "server",
+        "vacant",
         "writable",
     )
 
@@ -148,6 +149,7 @@ class Mapping:
         self.number = next(_numbers)
         self.file_offset = offset
         self.mapped = True
+        self.vacant = False
         self.device = bytes(16)
         self.name = ""
         self.server = ""
@@ -177,7 +179,7 @@ class Mapping:
         """Returns why `replace` cannot map `other` here, or ""."""
         if type(other) is not Mapping or self.writable or self.private != other.private:
             return "the memory is not of the same kind"
-        if not (self.mapped and other.mapped):
+        if not other.mapped or not (self.mapped or self.vacant):
             return "it is not mapped"
         if (other.nbytes, self._skip(other)) != (self.nbytes, self._skip(self)):
             return f"it has {other.nbytes} bytes at {other.file_offset}, not {self.nbytes} at {self.file_offset}"
@@ -191,6 +193,7 @@ class Mapping:
         """Maps the memory of `other` at this mapping's addresses, so that arrays over it show other bytes. What this
         process wrote to its private pages is lost. The caller has checked `misfit`. `other` stays as it is."""
         self._map_file(other.fd, other.file_offset)
+        self.mapped, self.vacant = True, False
         os.dup2(other.fd, self.fd, inheritable=False)
         self._inode, self.number = None, next(_numbers)
         self.file_offset = other.file_offset
@@ -202,6 +205,16 @@ class Mapping:
         flags = _mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
         _map(length, 0, flags, -1, 0, base)
         self.mapped = False
+
+    def vacate(self) -> None:
+        """Leaves the addresses without memory until `replace`, and releases the memory."""
+        self.unmap()
+        self.vacant = True
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.dup2(nothing, self.fd, inheritable=False)
+        finally:
+            os.close(nothing)
 
     def map(self) -> None:
         """Maps the memory at the same addresses after `unmap`, without what this process wrote to private pages. Does

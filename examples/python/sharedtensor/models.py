@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from . import digests, tables
+from . import digests, placing, tables
 from .arrays import Described, flat, numpy_view, torch_view, writable_flat
 from .dlpack import HostArray
-from .errors import CapabilityError, ClosedError, IncompatibleError
+from .errors import CapabilityError, ClosedError, IncompatibleError, InvalidArgumentError, UnsupportedError
 from .frameworks import Framework
 from .lease import Lease
 from .manifest import TensorSpec
 from .tensors import A, Index
+
+if TYPE_CHECKING:
+    from .catalog import Leases
 
 
 class StateDict(Mapping[str, A]):
@@ -126,7 +129,7 @@ class StateDict(Mapping[str, A]):
                 groups.setdefault(_view(spec), []).append(spec.name)
         return [names for names in groups.values() if len(names) > 1]
 
-    def to(self, device: Any) -> dict[str, A]:
+    def to(self, device: Any) -> Mapping[str, A]:
         """Returns all tensors on a device of torch: those that are there in place, copies of others. Names of one
         tensor give one copy. Raises CapabilityError with framework="numpy"."""
         if self._framework != "torch":
@@ -256,11 +259,15 @@ class Model(StateDict[A]):
         metadata: Mapping[str, str],
         mappings: Sequence[Any],
         framework: Framework,
+        leases: Leases,
     ) -> None:
         super().__init__(specs, metadata, mappings, framework)
+        self._leases = leases
         self.name = name
         self.version = version
         self._lease = lease
+        self._asleep = False
+        self._device = b""  # of the placement of a model that sleeps
         self.partial = False
 
     @property
@@ -272,6 +279,84 @@ class Model(StateDict[A]):
     def server(self) -> str:
         """Identifies the server's published versions: another text after a restart without adoption."""
         return self._lease.server
+
+    @property
+    def placement(self) -> bytes:
+        """The UUID of the device that the model was acquired on; b"" if none was named."""
+        return self._lease.placement
+
+    def to(self, device: Any) -> Mapping[str, A]:
+        """Returns all tensors on a device.
+
+        An owner that places versions there makes one copy for all processes. The result is then a model over that
+        memory, which is read-only. Otherwise the result is as that of a state dict: what is there in place, and private
+        copies of other tensors.
+        """
+        client = self._leases.client()
+        session = None if client is None else client._ready()
+        if client is None or session is None or self.stale or placing.FEATURE not in session.hello.features:
+            return super().to(device)
+        try:
+            if {mapping.device for mapping in self.mappings} == {placing.uuid_of(device, session)}:
+                return super().to(device)
+            return client._acquire(self.name, self.version, self._framework, self._chosen(), device)
+        except (UnsupportedError, InvalidArgumentError):
+            return super().to(device)
+
+    def _chosen(self) -> list[str] | None:
+        return list(self._specs) if self.partial else None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether `sleep` has taken the memory away."""
+        return self._asleep
+
+    def sleep(self) -> None:
+        """Leaves the addresses of the tensors without memory until `wake`. The owner keeps the version.
+
+        A model that was acquired on a device releases the placement, so that the owner may free it, and holds the
+        version where it was published. A process that uses the tensors meanwhile is ended by a fault. Raises
+        CapabilityError for memory that cannot be mapped again (cuda-ipc), and ClosedError without the client. Does
+        nothing if the model sleeps.
+        """
+        if self._asleep:
+            return
+        self._check_mappable()
+        if not self.placement:
+            self.unmap()
+            self._asleep = True
+            return
+        client = self._leases.client()
+        if client is None:
+            raise ClosedError(f"{self.name!r} cannot sleep: its client is gone")
+        self._device = self.placement
+        from .catalog import hold
+
+        held = client._run(hold(self.name, self.version, self._leases))
+        for mapping in self.mappings:
+            mapping.vacate()
+            mapping.owner = held
+        former, self._lease = self._lease, held
+        self._asleep = True
+        former.close()
+
+    def wake(self, *, timeout: float | None = None) -> None:
+        """Gives the tensors memory at the same addresses again after `sleep`: a placement that may be another copy of
+        the same version. Does nothing if the model does not sleep.
+
+        Raises what `Client.acquire` raises, and IncompatibleError if the placement has another layout. The model then
+        sleeps on, and `wake` may be called again.
+        """
+        if not self._asleep:
+            return
+        if self._device:
+            client = self._leases.client()
+            if client is None:
+                raise ClosedError(f"{self.name!r} cannot wake: its client is gone")
+            self.remap(client._acquire(self.name, self.version, self._framework, self._chosen(), self._device, timeout))
+        else:
+            self._map_all()
+        self._asleep = False
 
     def remap(self, newer: Model[Any]) -> None:
         """Maps the memory of another version at the addresses of this one. All tensors over this model's memory then
@@ -297,6 +382,7 @@ class Model(StateDict[A]):
         self._lease, newer._lease = newer._lease, self._lease
         self._specs, self.metadata = newer._specs, newer.metadata
         self.name, self.version = newer.name, newer.version
+        self._asleep = False
         newer.close()
 
     def unmap(self) -> None:
@@ -304,13 +390,20 @@ class Model(StateDict[A]):
         tensors meanwhile is ended by a fault. Raises CapabilityError for memory that cannot be mapped again
         (cuda-ipc)."""
         self._check_mappable()
-        for mapping in self.mappings:
-            mapping.unmap()
+        if not self._asleep:
+            for mapping in self.mappings:
+                mapping.unmap()
 
     def map(self) -> None:
-        """Maps the memory at the same addresses again after `unmap`. Does nothing if it is mapped. Raises
-        OutOfMemoryError."""
+        """Maps the memory at the same addresses again after `unmap`, or wakes a model that sleeps. Does nothing if it
+        is mapped. Raises OutOfMemoryError."""
         self._check_mappable()
+        if self._asleep:
+            self.wake()
+        else:
+            self._map_all()
+
+    def _map_all(self) -> None:
         for mapping in self.mappings:
             mapping.map()
 
@@ -333,8 +426,10 @@ class Model(StateDict[A]):
 
         if self._mappings is None:
             raise ClosedError(f"{self.name!r} version {self.version} is closed and cannot be pickled")
-        tensors = list(self._specs) if self.partial else None
-        return pickling.attach, (*self._lease.place, self.server, self.name, self.version, self._framework, tensors)
+        tensors = self._chosen()
+        place = self._device if self._asleep else self.placement
+        version = self.server, self.name, self.version
+        return pickling.attach, (*self._lease.place, *version, self._framework, tensors, place)
 
     def __enter__(self) -> Model[A]:
         return self

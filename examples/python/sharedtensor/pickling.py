@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from . import catalog, forks
+from . import forks
 from .client import Client, connect
 from .errors import StaleHandleError
 from .frameworks import Framework, choose
@@ -35,13 +35,14 @@ def attach(
     version: int,
     framework: Framework,
     tensors: list[str] | None = None,
+    placement: bytes = b"",
 ) -> Model[Any]:
-    """Acquires the model that a pickle refers to. Raises VersionNotFoundError if the owner has freed the version, and
-    StaleHandleError if the owner was replaced by another."""
+    """Acquires the model that a pickle refers to, on the same device. Raises VersionNotFoundError if the owner has
+    freed the version, and StaleHandleError if the owner was replaced by another."""
     client = shared_client(path, uid)
     if client._session().published != server:
         raise StaleHandleError(f"the owner that had {name!r} version {version} is gone: acquire it anew")
-    return client._run(catalog.acquire(name, version, choose(framework), client._leases, tensors))
+    return client._acquire(name, version, choose(framework), tensors, placement or None)
 
 
 def task(path: str, uid: int | None, id: str) -> Task:

@@ -16,6 +16,7 @@ from .frames import Frame
 from .models import Model
 from .op import EventKind, Op
 from .operations import REPEATABLE
+from .placing import Place
 from .session import Session
 from .tensors import A
 from .waiting import Monitor, seconds
@@ -211,9 +212,16 @@ class Follower(Generic[A]):
     _acquire_lock: threading.Lock
 
     def __init__(
-        self, client: Client[Any], name: str, framework: str | None, on_change: Callable[[], None] | None = None
+        self,
+        client: Client[Any],
+        name: str,
+        framework: str | None,
+        on_change: Callable[[], None] | None = None,
+        device: Place = None,
     ) -> None:
-        """`on_change` is called from any thread after each event of the name, and at the end."""
+        """`on_change` is called from any thread after each event of the name, and at the end. `device` is that of
+        `Client.acquire`."""
+        self._device = device
         self._client = client
         self._name = name
         self._framework = framework
@@ -307,7 +315,11 @@ class Follower(Generic[A]):
         with self._acquire_lock:
             last = self._current
             if last is None or last.version != self._newest or last.server != self._server():
-                self._current = self._client.acquire(self._name, framework=self._framework)  # type: ignore[arg-type]
+                self._current = self._client.acquire(
+                    self._name,
+                    framework=self._framework,  # type: ignore[arg-type]
+                    device=self._device,
+                )
                 with self._monitor.lock:
                     self._newest = max(self._newest, self._current.version)
             assert self._current is not None

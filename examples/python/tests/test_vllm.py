@@ -146,11 +146,11 @@ def test_a_switch_that_does_not_fit_changes_nothing(client: st.Client[Any]) -> N
     assert values(net) == [5, 6, 7] and found.version == 1
 
 
-def test_unmap_and_map(client: st.Client[Any]) -> None:
+def test_sleep_and_wake(client: st.Client[Any]) -> None:
     publish(client, "sleep", 5)
     net, found = attach(client, "sleep")
-    found.unmap()
-    found.map()
+    found.sleep()
+    found.wake()
     assert values(net) == [5, 6, 7]
 
 

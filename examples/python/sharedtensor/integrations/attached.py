@@ -83,7 +83,7 @@ class Attached:
         Raises IncompatibleError if the version does not fit the module. The module then stays as it was.
         """
         module = self._require()
-        newer = self.client.acquire(name, version, framework="torch")
+        newer = self.client.acquire(name, version, framework="torch", device=self._model.placement or None)
         former, self._model = self._model, newer
         try:
             fingerprint.check(newer, self._key, fingerprint.CHECKPOINT)
@@ -106,13 +106,13 @@ class Attached:
                 old.copy_(new)
         return self.version
 
-    def unmap(self) -> None:
-        """Gives the memory's addresses no memory until `map`, and keeps the lease. The engine must not run."""
-        self._model.unmap()
+    def sleep(self) -> None:
+        """Leaves the addresses without memory until `wake`. The owner keeps the version. The engine must not run."""
+        self._model.sleep()
 
-    def map(self) -> None:
-        """Maps the memory at its addresses again after `unmap`."""
-        self._model.map()
+    def wake(self) -> None:
+        """Gives the addresses memory again after `sleep`."""
+        self._model.wake()
 
     def _tensor(self, name: str, old: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of the version for a parameter or buffer."""

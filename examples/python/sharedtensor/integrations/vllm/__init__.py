@@ -9,8 +9,8 @@ Installing this package is enough: vLLM finds `register` by the entry point ``vl
 3. Switch running engines to another version with ``--weight-transfer-config '{"backend": "sharedtensor"}'``: pause,
    `update_weights` with ``{"model": "llm", "version": 2}``, resume (see `transfer`).
 
-`sleep` is a sleep mode backend that unmaps the weights. `.ci/engines` runs these steps with real engines on a CPU.
-Nothing of this has run on a GPU.
+`sleep` is a sleep mode backend that leaves the weights with the owner. `.ci/engines` runs these steps with real engines
+on a CPU. Nothing of this has run on a GPU.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from vllm.model_executor.utils import weights_already_processed
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from ...client import Client
-from ...errors import CapabilityError, ConfigurationError, NotFoundError, UnavailableError
+from ...errors import CapabilityError, ConfigurationError, NotFoundError, UnavailableError, UnsupportedError
+from ...models import Model
 from ...tables import size
 from .. import Source, fingerprint, weights
 from ..attached import BUFFER, Attached
@@ -81,7 +82,7 @@ class SharedTensorLoader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
                 module = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
             device = torch.device(self.load_config.device or vllm_config.device_config.device)
             refuse_transforms(module, device)
-            attached = self._attach(module, vllm_config, key)
+            attached = self._attach(module, vllm_config, key, device)
             with processed(device):
                 process_weights_after_loading(module, model_config, device)
         logger.info(
@@ -93,11 +94,13 @@ class SharedTensorLoader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
         )
         return module.eval()
 
-    def _attach(self, module: nn.Module, vllm_config: VllmConfig, key: dict[str, Any]) -> Attached:
+    def _attach(
+        self, module: nn.Module, vllm_config: VllmConfig, key: dict[str, Any], device: torch.device
+    ) -> Attached:
         name = keys.rank_name(self._source.model, vllm_config)
         client: Client[Any] = self._source.connect(wait=self._wait)
         try:
-            model = client.acquire(name, self._source.version, framework="torch", wait=self._wait)
+            model = self._acquire(client, name, device)
             fingerprint.check(model, key, self._ignored)
             attached = Attached(client, model, key)
             attached.attach(module)
@@ -105,6 +108,16 @@ class SharedTensorLoader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
             client.close()
             raise
         return attached
+
+    def _acquire(self, client: Client[Any], name: str, device: torch.device) -> Model[Any]:
+        """Acquires the version on the engine's GPU, if the owner places versions there or has published it there."""
+        version, wait = self._source.version, self._wait
+        if device.type == "cuda":
+            try:
+                return client.acquire(name, version, framework="torch", device=device, wait=wait)
+            except UnsupportedError:
+                pass
+        return client.acquire(name, version, framework="torch", wait=wait)
 
 
 def refuse_transforms(module: nn.Module, device: torch.device) -> None:
