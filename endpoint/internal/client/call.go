@@ -63,7 +63,7 @@ func (c *Client) fetchAgain(ctx context.Context, call Call, out any) (ref *Refer
 func (c *Client) fetchOn(ctx context.Context, conn *Conn, call Call, out any) (*Reference, error) {
 	if call.Keep {
 		defer conn.objects.track()()
-		if err := c.references.watch(ctx, conn); err != nil {
+		if err := c.watchObjects(ctx, conn); err != nil {
 			return nil, err
 		}
 	}
@@ -72,7 +72,7 @@ func (c *Client) fetchOn(ctx context.Context, conn *Conn, call Call, out any) (*
 	case err != nil || got.Object == nil:
 		return nil, err
 	case call.Keep:
-		return c.references.keep(conn, got.Object), nil
+		return c.keep(conn, got.Object), nil
 	}
 	conn.releaseObject(got.Object.ID, got.Object.Token)
 	return nil, nil

@@ -1,5 +1,5 @@
 // Package client is a client's side of a session with an owner. A [Conn] is one connection. A [Connector] replaces it
-// after a failure and resumes what the client keeps: leases, references, watchers and offers.
+// after a failure. Its table has a record of each lease, reference, watcher and offer, which each connection requests.
 package client
 
 import (
@@ -15,23 +15,11 @@ import (
 // concurrent use.
 type Client struct {
 	*Connector
-	references references
-	manifests  transfer.Manifests
+	manifests transfer.Manifests
 }
 
 // New returns a client that is not connected yet.
-func New(config Config) *Client {
-	c := &Client{Connector: newConnector(config)}
-	c.references.Connector = c.Connector
-	return c
-}
-
-// LoseObjects ends all references because their objects no longer exist.
-func (c *Client) LoseObjects() {
-	for _, r := range All[*Reference](c.Connector) {
-		r.stale(status.StaleObjectMissing, "")
-	}
-}
+func New(config Config) *Client { return &Client{Connector: newConnector(config)} }
 
 // List returns the owner's models.
 func (c *Client) List(ctx context.Context) (message.Listed, error) {
@@ -56,12 +44,21 @@ func listParts(request func(message.List) (message.Listed, error)) (all message.
 		all.Models = append(all.Models, part.Models...)
 		all.Loading = append(all.Loading, part.Loading...)
 		all.NotAdopted = append(all.NotAdopted, part.NotAdopted...)
-		switch {
-		case part.Next == "":
-			return all, nil
-		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list is not in order", status.ErrProtocol)
+		next, err := nextPart(ask, part)
+		if err != nil || next == nil {
+			return all, err
 		}
-		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
+		ask = *next
 	}
+}
+
+// nextPart returns the request for the part of a list that follows the answer to ask; nil if it was the last one.
+func nextPart(ask message.List, part message.Listed) (*message.List, error) {
+	switch {
+	case part.Next == "":
+		return nil, nil
+	case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
+		return nil, fmt.Errorf("%w: answer: the list is not in order", status.ErrProtocol)
+	}
+	return &message.List{After: part.Next, AfterVersion: part.NextVersion}, nil
 }

@@ -140,7 +140,9 @@ func (c *Conn) deliver(frame wire.Frame) error {
 	c.mu.Unlock()
 	switch {
 	case w.done != nil:
-		w.done(frame, nil)
+		if err := w.done(frame, nil); err != nil {
+			return err
+		}
 	case w.late != nil:
 		w.late(frame)
 	case w.returns:
@@ -205,7 +207,7 @@ func (c *Conn) fail(err error) {
 	c.endLocked(err) // before the connection is closed, so that a request that fails to send gets the reason
 	c.mu.Unlock()
 	c.transport.Close()
-	var done []func(wire.Frame, error)
+	var done []func(wire.Frame, error) error
 	c.mu.Lock()
 	err = c.err
 	for _, w := range c.pending {
@@ -220,7 +222,7 @@ func (c *Conn) fail(err error) {
 	c.mu.Unlock()
 	c.slabs.Close()
 	for _, f := range done {
-		f(wire.Frame{}, err)
+		_ = f(wire.Frame{}, err) // the connection has ended
 	}
 }
 

@@ -37,14 +37,14 @@ func TestUnsentRequestReleased(t *testing.T) {
 	large := Request{Op: message.OpWatch, Body: message.Watch{Names: []string{string(make([]byte, 2<<20))}}, Event: func(message.Event) {}}
 	_, _, err := conn.RoundTrip(context.Background(), large)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
-	_, err = conn.start(context.Background(), large, func(wire.Frame, error) { t.Error("it was not sent") })
+	_, err = conn.start(context.Background(), large, func(wire.Frame, error) error { t.Error("it was not sent"); return nil })
 	require.ErrorIs(t, err, wire.ErrTooLarge)
 	full := Request{Op: message.OpInfo, Body: message.Info{Name: string(make([]byte, 1000<<10))}, Event: func(message.Event) {}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var last error
 	cancel()
 	for last == nil { // the owner does not read, so the first frame is sent in part
-		_, last = conn.start(ctx, full, func(frame wire.Frame, _ error) { frame.Files.Close() })
+		_, last = conn.start(ctx, full, closeFrame)
 	}
 	require.ErrorIs(t, last, context.Canceled)
 	conn.mu.Lock()
@@ -100,7 +100,7 @@ func TestInvalidEventNameEndsConnection(t *testing.T) {
 	drivertest.Leaks(t)
 	conn, far := linked(t, wire.Limits{})
 	_, err := conn.start(context.Background(), Request{Op: message.OpWatch, Event: func(message.Event) { t.Error("taken") }},
-		func(frame wire.Frame, _ error) { frame.Files.Close() })
+		closeFrame)
 	require.NoError(t, err)
 	body, err := message.Marshal(message.Event{Kind: message.EventPublished, Name: strings.Repeat("n", 256), Version: 1})
 	require.NoError(t, err)

@@ -20,22 +20,35 @@ const (
 	dialTimeout  = 5 * time.Second
 )
 
-// Connector keeps a client connected while a request waits or a dependent needs a connection. Its methods are safe for
-// concurrent use.
+// The table of a new connection is sent with at most resumeAtOnce unanswered requests. Requests of callers wait until all
+// records are answered, or until no answer arrives for resumeSilence, or for offerPatience if only offers are unanswered.
+const (
+	resumeAtOnce  = 64
+	resumeSilence = 5 * time.Second
+	offerPatience = 2 * time.Second
+)
+
+var errUnresponsive = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
+
+// Connector keeps a client connected while a request waits or its table has records. Its methods are safe for concurrent
+// use.
 type Connector struct {
 	Config
 
 	ctx  context.Context // ends with the client
 	stop context.CancelFunc
-	work sync.WaitGroup // attempts, connections, and functions started by Go and onNext; added to under mu while not closed
+	work sync.WaitGroup // attempts with their connections, and functions started by Go; added to under mu while not closed
 
 	mu         sync.Mutex
 	conn       *Conn              // used for requests; nil while the client is not connected
 	conns      map[*Conn]struct{} // have not ended: conn, and connections whose owners have said goodbye and still answer
-	dependents map[dependent]struct{}
+	table      map[uint64]*record // by id
+	lastRecord uint64
+	feed       *feed                              // sends the table; nil without a connection
+	objects    map[string]map[*Reference]struct{} // live references by object
 	attempt    *attempt
 	failed     int  // consecutive failed attempts
-	eager      bool // dial until connected once, even if no request or dependent needs a connection
+	eager      bool // dial until connected once, even if the table is empty
 	dials      Dials
 	closed     bool
 	notified   State // state at the last change notification
@@ -44,18 +57,17 @@ type Connector struct {
 
 // newConnector returns a connector that is not connected yet.
 func newConnector(c Config) *Connector {
-	n := &Connector{Config: c, conns: map[*Conn]struct{}{}, dependents: map[dependent]struct{}{}}
+	n := &Connector{Config: c, conns: map[*Conn]struct{}{}, table: map[uint64]*record{}, objects: map[string]map[*Reference]struct{}{}}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	return n
 }
 
-// DialEagerly makes the connector dial until it has been connected once, even if no request or dependent needs a
-// connection.
+// DialEagerly makes the connector dial until it has been connected once, even if its table is empty.
 func (c *Connector) DialEagerly() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.eager = true
-	c.mu.Unlock()
-	c.keepTrying()
+	c.dialLocked()
 }
 
 // attempt is one attempt to connect. All callers that need the connection share it.
@@ -116,14 +128,7 @@ func (c *Connector) connOrAttempt(now bool) (*Conn, *attempt, error) {
 	if c.conn != nil && c.conn.reason() == nil {
 		return c.conn, nil, nil
 	}
-	a := c.attempt
-	if a == nil {
-		a = &attempt{now: make(chan struct{}), done: make(chan struct{})}
-		c.attempt = a
-		c.noteLocked()
-		c.work.Add(1)
-		go c.try(a, c.failed)
-	}
+	a := c.attemptLocked()
 	if now {
 		select {
 		case <-a.now:
@@ -134,6 +139,25 @@ func (c *Connector) connOrAttempt(now bool) (*Conn, *attempt, error) {
 	return nil, a, nil
 }
 
+// attemptLocked returns the attempt to connect, and starts it if none runs.
+func (c *Connector) attemptLocked() *attempt {
+	if c.attempt == nil {
+		c.attempt = &attempt{now: make(chan struct{}), done: make(chan struct{})}
+		c.noteLocked()
+		c.work.Add(1)
+		go c.run(c.attempt, c.failed)
+	}
+	return c.attempt
+}
+
+// dialLocked starts an attempt if a record needs a connection or the eager first connection is missing.
+func (c *Connector) dialLocked() {
+	live := c.conn != nil && c.conn.reason() == nil
+	if !c.closed && !live && (c.eager || len(c.table) > 0) {
+		c.attemptLocked()
+	}
+}
+
 // closedError returns the error of requests after Close.
 func (c *Connector) closedError() error {
 	if c.DialSelf != nil {
@@ -142,13 +166,24 @@ func (c *Connector) closedError() error {
 	return status.Closed("the client of " + c.Socket)
 }
 
-// try makes one attempt after a pause that grows with the number of failures before it.
-func (c *Connector) try(a *attempt, failures int) {
+// run makes one attempt, after a pause that grows with the number of failures before it, and serves its connection. It
+// dials again at once if the owner said goodbye meanwhile, because its successor may listen.
+func (c *Connector) run(a *attempt, failures int) {
 	defer c.work.Done()
 	c.pause(a, failures)
-	a.conn, a.err = c.open()
-	c.settle(a)
-	close(a.done)
+	var err error
+	for range maxRepeats {
+		var conn *Conn
+		if conn, err = c.open(); err == nil {
+			err = c.serve(a, conn, failures)
+		}
+		if !errors.Is(err, errOwnerLeft) {
+			break
+		}
+	}
+	if err != nil {
+		c.attemptFailed(a, err)
+	}
 }
 
 // pause waits before the next attempt.
@@ -171,117 +206,125 @@ func backoff(failures int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// settle records the result of the attempt. If it failed, settle starts the next one if a request or dependent needs a
-// connection.
-func (c *Connector) settle(a *attempt) {
-	c.mu.Lock()
-	c.attempt = nil
-	if a.err != nil {
-		c.failed++
-		c.dials.failed(a.err)
-		c.noteLocked()
-		if c.closed { // the attempt failed because of Close
-			a.err = status.Closed("the client of " + c.Socket)
-		}
-		c.mu.Unlock()
-		c.keepTrying()
-		return
-	}
-	before := c.failed
-	c.failed = 0
-	if c.closed {
-		c.mu.Unlock()
-		a.conn.hangUp()
-		a.conn, a.err = nil, c.closedError()
-		return
-	}
-	c.eager = false
-	c.dials.succeeded()
-	c.conn = a.conn
-	c.conns[a.conn] = struct{}{}
-	c.noteLocked()
-	c.work.Add(1)
-	c.mu.Unlock()
-	go c.superviseConn(a.conn, before)
-	c.catchUp(a.conn)
-}
-
-// superviseConn handles the end of a conn: it notifies the dependents, starts the next attempt, and waits until the
-// connection has answered its last requests. A connection that ends soon after it began counts as one more failed
-// attempt.
-func (c *Connector) superviseConn(conn *Conn, failed int) {
-	defer c.work.Done()
-	start := time.Now()
-	<-conn.over
-	c.mu.Lock()
-	if c.conn == conn {
-		c.conn = nil
-		c.noteLocked()
-	}
-	if time.Since(start) < lastBackoff {
-		c.failed = max(c.failed, failed+1)
-	}
-	c.mu.Unlock()
-	c.lost(conn)
-	c.keepTrying()
-	conn.wait()
-	c.mu.Lock()
-	delete(c.conns, conn)
-	c.mu.Unlock()
-}
-
-// keepTrying starts an attempt if a dependent needs a connection or the eager first connection is missing.
-func (c *Connector) keepTrying() {
-	c.mu.Lock()
-	needed := !c.closed && (c.eager || len(c.dependents) > 0)
-	c.mu.Unlock()
-	if needed {
-		_, _, _ = c.connOrAttempt(false)
-	}
-}
-
-// open is [Connector.openOnce]. It dials again if the owner said goodbye meanwhile, because its successor may listen.
-func (c *Connector) open() (conn *Conn, err error) {
-	for range maxRepeats {
-		if conn, err = c.openOnce(); !errors.Is(err, errOwnerLeft) {
-			break
-		}
+// open dials and exchanges hellos.
+func (c *Connector) open() (*Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.Config.open(ctx)
+	if err == nil {
+		go conn.read()
 	}
 	return conn, err
 }
 
-// openOnce dials, exchanges hellos, and resumes the dependents.
-func (c *Connector) openOnce() (*Conn, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
-	defer cancel()
-	conn, err := c.Config.open(ctx)
-	if err != nil {
-		return nil, err
+// attemptFailed ends a failed attempt. It starts the next one if a record needs a connection.
+func (c *Connector) attemptFailed(a *attempt, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attempt = nil
+	c.failed++
+	c.dials.failed(err)
+	c.noteLocked()
+	if a.err = err; c.closed { // the attempt failed because of Close
+		a.err = c.closedError()
 	}
-	go conn.read()
-	if err := c.resume(conn); err != nil {
-		return nil, err
-	}
-	return conn, nil
+	c.dialLocked()
+	close(a.done)
 }
 
-// onNext calls resume with the current connection. If there is none, it starts an attempt if needed; the new connection
-// resumes all dependents. If resume fails, the connection is closed.
-func (c *Connector) onNext(resume func(context.Context, *Conn) error) {
-	conn := c.Current()
-	if conn == nil {
-		c.keepTrying()
-		return
+// succeed makes the connection of an attempt available to requests. It returns false if the client was closed.
+func (c *Connector) succeed(a *attempt, conn *Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
 	}
-	c.Go(func() { c.cutAfter(conn, resume(c.ctx, conn)) })
+	c.attempt, c.failed, c.eager = nil, 0, false
+	c.dials.succeeded()
+	c.conn, a.conn = conn, conn
+	c.noteLocked()
+	close(a.done)
+	return true
 }
 
-// cutAfter closes a connection on which a dependent could not be resumed, because only the next connection resumes it
-// again. It does not close a connection that refuses new requests: that connection may still deliver answers, and the
-// next one is being made.
-func (c *Connector) cutAfter(conn *Conn, err error) {
-	if err != nil && conn.reason() == nil && c.ctx.Err() == nil {
-		conn.cut()
+// serve sends the table on a new connection and completes the attempt. It returns when the connection has answered its
+// last request. It fails if the connection ends before the attempt is complete. A connection that ends soon counts as one
+// more failed attempt.
+func (c *Connector) serve(a *attempt, conn *Conn, failures int) error {
+	f := newFeed(conn)
+	if !c.attach(f) {
+		conn.hangUp()
+		return c.closedError()
+	}
+	var began time.Time
+	c.sendTable(f, func() bool { began = time.Now(); return c.succeed(a, conn) })
+	c.mu.Lock()
+	c.lostLocked(conn)
+	used := a.conn == conn
+	if used && time.Since(began) < lastBackoff {
+		c.failed = max(c.failed, failures+1)
+	}
+	if c.conn == conn {
+		c.conn = nil
+		c.noteLocked()
+	}
+	if used {
+		c.dialLocked()
+	}
+	c.mu.Unlock()
+	if !used {
+		conn.transport.Close()
+	}
+	conn.wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.conns, conn)
+	if used {
+		return nil
+	}
+	return conn.reason()
+}
+
+// sendTable sends the records of the table until the connection ends: all at first, and later those that are added. It
+// calls succeed once, when requests of callers may follow.
+func (c *Connector) sendTable(f *feed, succeed func() bool) {
+	ctx, cancel := context.WithCancelCause(c.ctx) // of the requests before the attempt succeeds
+	defer cancel(nil)
+	silence := time.AfterFunc(resumeSilence, func() { cancel(errUnresponsive) })
+	defer silence.Stop()
+	begun, silent := false, ctx.Done()
+	var pause <-chan time.Time // before requests that the owner could not answer
+	for answers, pauses := -1, 0; f.conn.reason() == nil; {
+		for c.sendNext(ctx, f) {
+		}
+		c.mu.Lock()
+		open, offers, later, progress := f.open, f.offers, len(f.later) > 0, f.answers != answers
+		answers = f.answers
+		c.mu.Unlock()
+		switch {
+		case begun:
+		case open+offers == 0, ctx.Err() != nil:
+			if begun = true; !succeed() {
+				return
+			}
+			ctx, silent = connContext{c.ctx, f.conn}, nil
+		case progress && open == 0:
+			silence.Reset(offerPatience)
+		case progress:
+			silence.Reset(resumeSilence)
+		}
+		if later && pause == nil {
+			pauses++
+			pause = time.After(backoff(pauses))
+		}
+		select {
+		case <-f.conn.over:
+		case <-f.wake:
+		case <-silent:
+		case <-pause:
+			pause = nil
+			c.retry(f)
+		}
 	}
 }
 
@@ -302,15 +345,27 @@ func (c *Connector) Current() *Conn {
 	return c.conn
 }
 
-// Close ends the connections and all dependents, and waits for the connector's goroutines. A second Close does nothing.
+// connContext is a context that ends when a connection takes no more requests.
+type connContext struct {
+	context.Context
+	conn *Conn
+}
+
+// Done implements [context.Context].
+func (c connContext) Done() <-chan struct{} { return c.conn.over }
+
+// Err implements [context.Context].
+func (c connContext) Err() error { return c.conn.reason() }
+
+// Close ends the connections and all records, and waits for the connector's goroutines. A second Close does nothing.
 func (c *Connector) Close() {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return
 	}
-	conns, dependents := c.conns, c.dependents
-	c.closed, c.conn, c.conns, c.dependents = true, nil, nil, nil
+	conns, table := c.conns, c.table
+	c.closed, c.conn, c.conns, c.table, c.feed = true, nil, nil, nil, nil
 	c.changed.End()
 	c.stop()
 	c.mu.Unlock()
@@ -319,8 +374,13 @@ func (c *Connector) Close() {
 	for conn := range conns {
 		conn.hangUp()
 	}
-	for d := range dependents {
-		d.end()
+	c.mu.Lock()
+	for _, r := range table {
+		c.endLocked(r, errClientClosed)
 	}
+	c.mu.Unlock()
 	c.work.Wait()
 }
+
+// errClientClosed is why the records of a closed client have ended.
+var errClientClosed = status.Closed("the client")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,8 +25,6 @@ func piped(t *testing.T) *Client {
 	t.Cleanup(c.Close)
 	return c
 }
-
-var errBroken = errors.New("broken")
 
 // Attempts on a healthy connection whose owner is unavailable have growing pauses. They end at the deadline, or after
 // maxRepeats without one.
@@ -66,180 +63,275 @@ func TestEstablishBacksOff(t *testing.T) {
 	})
 }
 
-// fakeDependent is a dependent whose methods are the fields.
-type fakeDependent struct {
-	needs func(conn *Conn) bool
-	begin func(ctx context.Context) error
+// fakeContent requests a ping on each connection.
+type fakeContent struct {
+	record
+	name  string
+	log   *[]string
+	fails error // of its request
+	errs  []error
 }
 
-func (d *fakeDependent) needsResume(conn *Conn) bool               { return d.needs(conn) }
-func (d *fakeDependent) resume(ctx context.Context, _ *Conn) error { return d.begin(ctx) }
-func (d *fakeDependent) lost(*Conn)                                {}
-func (d *fakeDependent) end()                                      {}
-
-// A connection on which a dependent could not be resumed is closed, so that the next one resumes it. A newer connection
-// is not closed.
-func TestResumeErrorCutsConnection(t *testing.T) {
-	t.Parallel()
-	fail := func(context.Context) error { return errBroken }
-	t.Run("next", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c := piped(t)
-			var resumed atomic.Pointer[Conn]
-			c.add(&fakeDependent{needs: func(conn *Conn) bool { resumed.Store(conn); return false }})
-			first, err := c.ConnectNow(t.Context())
-			require.NoError(t, err)
-			c.onNext(func(ctx context.Context, conn *Conn) error {
-				require.Equal(t, first, conn)
-				return fail(ctx)
-			})
-			synctest.Wait()
-			require.Error(t, first.reason())
-			second, err := c.Connected(t.Context())
-			require.NoError(t, err)
-			require.NotSame(t, first, second)
-			require.Same(t, second, resumed.Load())
-		})
-	})
-	t.Run("catch-up", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c := piped(t)
-			asked := 0
-			needs := func(*Conn) bool { asked++; return asked == 2 } // after the first connection was resumed
-			c.add(&fakeDependent{needs, fail})
-			first, err := c.ConnectNow(t.Context())
-			require.NoError(t, err)
-			synctest.Wait()
-			require.Error(t, first.reason())
-			second, err := c.Connected(t.Context())
-			require.NoError(t, err)
-			synctest.Wait()
-			require.NoError(t, second.reason())
-			require.GreaterOrEqual(t, asked, 4)
-		})
-	})
-	t.Run("catch-up after the end", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c := piped(t)
-			asked, release := 0, make(chan struct{})
-			needs := func(*Conn) bool { asked++; return asked == 2 }
-			c.add(&fakeDependent{needs, func(ctx context.Context) error { <-release; return fail(ctx) }})
-			first, err := c.ConnectNow(t.Context())
-			require.NoError(t, err)
-			first.cut()
-			second, err := c.Connected(t.Context())
-			require.NoError(t, err)
-			require.NotSame(t, first, second)
-			close(release)
-			synctest.Wait()
-			require.NoError(t, second.reason())
-		})
-	})
+func newFake(c *Client, name string, log *[]string) *fakeContent {
+	f := &fakeContent{name: name, log: log}
+	f.record = record{of: c.Connector, content: f}
+	return f
 }
 
-// lives is a dependent on at most one connection.
-type lives struct {
-	conn  *Conn
-	ended bool
+func (f *fakeContent) note(what string) { *f.log = append(*f.log, f.name+" "+what) }
+
+func (f *fakeContent) askLocked(*Conn) (Request, error) {
+	f.note("asked")
+	return Request{Op: message.OpPing}, f.fails
 }
 
-func (d *lives) needsResume(conn *Conn) bool { return d.conn != conn }
-
-func (d *lives) resume(_ context.Context, conn *Conn) error {
-	d.conn = conn
-	return nil
+func (f *fakeContent) acceptLocked(frame wire.Frame) (more bool, err error) {
+	f.note("accepted")
+	return false, nil
 }
 
-func (d *lives) lost(conn *Conn) {
-	if d.conn == conn {
-		d.conn = nil
+func (f *fakeContent) refused(err error) {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.note("refused")
+	f.errs = append(f.errs, err)
+}
+
+func (f *fakeContent) lostLocked(*Conn) {
+	if f.held {
+		f.note("lost")
 	}
 }
+func (f *fakeContent) endLocked(error) { f.note("ended") }
+func (f *fakeContent) release(*Conn)   { f.note("released") }
 
-func (d *lives) end() { d.ended = true }
-
-// Dependents move from one connection to the next and end with the client.
-func TestDependentsFollowConnections(t *testing.T) {
-	t.Parallel()
-	c := newClient()
-	one, two := new(Conn), new(Conn)
-	stays, moves := &lives{conn: two}, &lives{conn: one}
-	require.True(t, c.add(stays))
-	require.True(t, c.add(moves))
-
-	c.lost(one)
-	require.Nil(t, moves.conn)
-	require.Equal(t, two, stays.conn, "it was on another connection")
-	jobs := c.toResume(two, false)
-	require.Len(t, jobs, 1)
-	require.NoError(t, allWhileAnswered(t.Context(), jobs))
-	require.Empty(t, c.toResume(two, false))
-
-	c.remove(stays)
-	require.Equal(t, []*lives{moves}, All[*lives](c.Connector))
-	require.Empty(t, All[*Lease](c.Connector))
-	c.Close()
-	require.True(t, moves.ended)
-	require.False(t, stays.ended, "it was removed")
-	require.False(t, c.add(stays), "the client was closed")
+// took returns what the fakes have recorded since the last call.
+func took(c *Client, log *[]string) []string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := *log
+	*log = nil
+	return list
 }
 
-// A closed client ends its dependents once and refuses requests.
+// Records move from one connection to the next, in the order in which they were added, and end with the client.
+func TestRecordsFollowConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		var log []string
+		a, b := newFake(c, "a", &log), newFake(c, "b", &log)
+		require.True(t, c.add(&a.record))
+		require.True(t, c.add(&b.record))
+		_, attempt, err := c.connOrAttempt(true)
+		require.NoError(t, err)
+		w := owner.next()
+		require.Equal(t, []string{"a asked", "b asked"}, took(c, &log))
+		first, second := w.request(message.OpPing), w.request(message.OpPing)
+		w.respond(second)
+		require.Equal(t, []string{"b accepted"}, took(c, &log))
+		select {
+		case <-attempt.done:
+			require.Fail(t, "requests do not wait for the table")
+		default:
+		}
+		w.respond(first)
+		<-attempt.done
+		require.NoError(t, attempt.err)
+		require.Equal(t, []string{"a accepted"}, took(c, &log))
+
+		require.True(t, c.end(&b.record, errBroken))
+		require.Equal(t, []string{"b ended", "b released"}, took(c, &log))
+		require.False(t, c.end(&b.record, errBroken), "the second time")
+		late := newFake(c, "late", &log)
+		require.True(t, c.add(&late.record))
+		w.respond(w.request(message.OpPing))
+		require.Equal(t, []string{"late asked", "late accepted"}, took(c, &log))
+
+		require.NoError(t, w.pipe.Send(wire.KindGoodbye, 0, nil))
+		w = owner.next()
+		require.ElementsMatch(t, []string{"a lost", "late lost", "a asked", "late asked"}, took(c, &log))
+		w.request(message.OpPing)
+		w.refuse(w.request(message.OpPing), message.CodePermissionDenied)
+		require.Equal(t, []string{"late refused"}, took(c, &log))
+		require.Len(t, late.errs, 1)
+		require.Len(t, All[*fakeContent](c.Connector), 2, "a refusal does not end a record")
+		require.Empty(t, All[*Lease](c.Connector))
+		c.Close()
+		require.ElementsMatch(t, []string{"a ended", "late ended"}, took(c, &log))
+		require.ErrorIs(t, a.ended, status.ErrClosed)
+		require.False(t, c.add(&newFake(c, "closed", &log).record))
+	})
+}
+
+// A record that is added while its connection ends is requested on the next one.
+func TestRecordOfEndedConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		conn, err := c.ConnectNow(t.Context())
+		require.NoError(t, err)
+		owner.next().pipe.Close()
+		synctest.Wait()
+		require.Error(t, conn.reason())
+		var log []string
+		a := newFake(c, "a", &log)
+		c.mu.Lock()
+		require.True(t, c.addHeldLocked(&a.record, conn))
+		require.False(t, a.held)
+		c.mu.Unlock()
+		w := owner.next()
+		w.respond(w.request(message.OpPing))
+		require.Equal(t, []string{"a asked", "a accepted"}, took(c, &log))
+		require.True(t, a.held)
+	})
+}
+
+// A request that the owner cannot answer now is sent again after a pause. Other errors are refusals. The connection stays.
+func TestRecordsOfUnavailableOwner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		var log []string
+		a, b := newFake(c, "a", &log), newFake(c, "b", &log)
+		b.fails = errBroken
+		require.True(t, c.add(&a.record))
+		require.True(t, c.add(&b.record))
+		_, attempt, err := c.connOrAttempt(true)
+		require.NoError(t, err)
+		w := owner.next()
+		for range 10 {
+			w.refuse(w.request(message.OpPing), message.CodeUnavailable)
+		}
+		<-attempt.done
+		w.respond(w.request(message.OpPing))
+		synctest.Wait()
+		require.True(t, a.held)
+		require.Empty(t, a.errs)
+		require.False(t, b.held)
+		require.Equal(t, []error{errBroken}, b.errs)
+		require.NoError(t, attempt.conn.reason())
+		w.idle()
+	})
+}
+
+// A closed client ends its records once and refuses requests.
 func TestConnectorClosed(t *testing.T) {
 	t.Parallel()
 	c := New(Config{Socket: "nowhere.sock"})
-	d := new(lives)
-	require.True(t, c.add(d))
+	var log []string
+	require.True(t, c.add(&newFake(c, "a", &log).record))
 	changed := c.Changed()
 	c.Close()
 	c.Close()
 	<-changed
-	require.True(t, d.ended)
+	require.Equal(t, []string{"a ended"}, log)
 	state, server, _ := c.Standing()
 	require.Equal(t, State{Closed: true}, state)
 	require.Empty(t, server)
 	_, err := c.Connected(t.Context())
 	require.ErrorContains(t, err, "client of nowhere.sock")
 	c.Go(func() { t.Error("work is begun after Close") })
-	c.onNext(func(context.Context, *Conn) error { t.Error("there is no connection"); return nil })
 }
 
+// A table of any size is sent while the owner answers, with a limited number of unanswered requests. Requests of callers
+// wait for it.
 func TestReconnectWhileServerAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var inFlight, most, ended atomic.Int64
-		jobs := make([]func(context.Context) error, 20*resumeAtOnce)
-		for i := range jobs {
-			jobs[i] = func(ctx context.Context) error {
-				most.Store(max(most.Load(), inFlight.Add(1)))
-				defer inFlight.Add(-1)
-				time.Sleep(resumeSilence / 2)
-				ended.Add(1)
-				return ctx.Err()
-			}
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		var log []string
+		const rounds = 20
+		for range rounds * resumeAtOnce {
+			require.True(t, c.add(&newFake(c, "", &log).record))
 		}
 		start := time.Now()
-		require.NoError(t, allWhileAnswered(context.Background(), jobs))
-		require.Equal(t, 10*resumeSilence, time.Since(start))
-		require.EqualValues(t, len(jobs), ended.Load())
-		require.EqualValues(t, resumeAtOnce, most.Load())
+		_, attempt, err := c.connOrAttempt(true)
+		require.NoError(t, err)
+		w := owner.next()
+		for range rounds {
+			var ids []uint64
+			for range resumeAtOnce {
+				ids = append(ids, w.request(message.OpPing))
+			}
+			w.idle()
+			time.Sleep(resumeSilence / 2)
+			for _, id := range ids {
+				w.respond(id)
+			}
+		}
+		<-attempt.done
+		require.NoError(t, attempt.err)
+		require.Equal(t, rounds*resumeSilence/2, time.Since(start))
+		w.idle()
 	})
 }
 
+// An owner that does not answer the requests of the table delays the requests of callers for a limited time. The
+// connection stays, and late answers are accepted.
 func TestReconnectSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		silent := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
-		quick := func(context.Context) error { time.Sleep(time.Second); return nil }
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		var log []string
+		quick, slow := newFake(c, "quick", &log), newFake(c, "slow", &log)
+		require.True(t, c.add(&quick.record))
+		require.True(t, c.add(&slow.record))
 		start := time.Now()
-		err := allWhileAnswered(context.Background(), []func(context.Context) error{quick, silent, quick, silent})
-		require.ErrorIs(t, err, errUnresponsive)
-		require.ErrorIs(t, err, status.ErrUnavailable)
+		_, attempt, err := c.connOrAttempt(true)
+		require.NoError(t, err)
+		w := owner.next()
+		first, second := w.request(message.OpPing), w.request(message.OpPing)
+		time.Sleep(time.Second)
+		w.respond(first)
+		<-attempt.done
+		require.NoError(t, attempt.err)
 		require.Equal(t, resumeSilence+time.Second, time.Since(start))
+		require.True(t, quick.held)
+		require.False(t, slow.held)
+		time.Sleep(time.Hour)
+		w.respond(second)
+		synctest.Wait()
+		require.True(t, slow.held)
+		require.NoError(t, attempt.conn.reason())
+	})
+}
 
-		broken := errors.New("broken")
-		fail := func(context.Context) error { return broken }
-		require.ErrorIs(t, allWhileAnswered(context.Background(), []func(context.Context) error{silent, fail, silent}), broken)
-		require.NoError(t, allWhileAnswered(context.Background(), nil))
+// A connection that ends before its table is answered fails the attempt, and the next attempt sends the table again.
+func TestConnectionEndsDuringTable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		var log []string
+		a := newFake(c, "a", &log)
+		require.True(t, c.add(&a.record))
+		_, attempt, err := c.connOrAttempt(true)
+		require.NoError(t, err)
+		w := owner.next()
+		w.request(message.OpPing)
+		w.pipe.Close()
+		<-attempt.done
+		require.ErrorIs(t, attempt.err, status.ErrUnavailable)
+		w = owner.next()
+		w.request(message.OpPing)
+		require.NoError(t, w.pipe.Send(wire.KindGoodbye, 0, nil)) // the next attempt begins without a pause
+		again := time.Now()
+		w = owner.next()
+		require.Zero(t, time.Since(again))
+		w.respond(w.request(message.OpPing))
+		synctest.Wait()
+		require.True(t, a.held)
 	})
 }

@@ -33,15 +33,26 @@ type fakeOwner struct {
 // newClient returns a client that is not connected.
 func newClient() *Client { return New(Config{Log: slog.New(slog.DiscardHandler)}) }
 
+// begin makes the connection the next one of a client. It returns a channel that is closed when requests can use it.
+func (w *fakeOwner) begin(c *Client) <-chan struct{} {
+	a := &attempt{now: make(chan struct{}), done: make(chan struct{})}
+	c.mu.Lock()
+	c.attempt = a
+	c.work.Add(1)
+	c.mu.Unlock()
+	go func() {
+		defer c.work.Done()
+		if err := c.serve(a, w.conn, 0); err != nil {
+			c.attemptFailed(a, err)
+		}
+	}()
+	return a.done
+}
+
 // use makes the connection the one that a client uses, as after a successful attempt.
 func (w *fakeOwner) use(c *Client) {
 	w.t.Helper()
-	require.NoError(w.t, c.Connector.resume(w.conn))
-	c.mu.Lock()
-	c.conn, c.conns[w.conn] = w.conn, struct{}{}
-	c.work.Add(1)
-	c.mu.Unlock()
-	go c.superviseConn(w.conn, 0)
+	within(w.t, "the connection is used", w.begin(c))
 }
 
 // session returns a client that is connected to an owner.
@@ -78,15 +89,38 @@ func acceptedBy(t *testing.T, server string) *fakeOwner {
 // offered returns an offer that the owner has accepted, and the id of its request.
 func (w *fakeOwner) offered(calls int, list ...*engine.Definition) (o *Offer, request uint64) {
 	w.t.Helper()
-	o = newClient().newOffer(configOf(calls, list...))
-	w.t.Cleanup(o.end)
-	require.True(w.t, o.of.add(o))
-	begun := make(chan error, 1)
-	go func() { begun <- o.begin(context.Background(), w.conn) }()
+	c := newClient()
+	w.use(c)
+	offered := offering(w.t.Context(), c, calls, list...)
+	request = w.accept(calls)
+	made := <-offered
+	require.NoError(w.t, made.err)
+	w.t.Cleanup(c.Close)
+	return made.offer, request
+}
+
+// accept accepts the next offer and returns the id of its request.
+func (w *fakeOwner) accept(calls int) (request uint64) {
+	w.t.Helper()
 	request = w.NextRequest(message.OpOffer, nil)
 	w.SendFrame(wire.KindResponse, request, message.Offering{Calls: uint64(calls)})
-	require.NoError(w.t, <-begun)
-	return o, request
+	return request
+}
+
+// made is the result of an offer.
+type made struct {
+	offer *Offer
+	err   error
+}
+
+// offering starts to offer the functions.
+func offering(ctx context.Context, c *Client, calls int, list ...*engine.Definition) <-chan made {
+	done := make(chan made, 1)
+	go func() {
+		o, err := c.Offer(ctx, configOf(calls, list...))
+		done <- made{o, err}
+	}()
+	return done
 }
 
 // configOf returns a configuration with the functions.

@@ -2,48 +2,94 @@ package client
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
+// heldLease returns a lease of version 1 of the owner "one", which is held on conn.
+func heldLease(t *testing.T, c *Client, conn *Conn) *Lease {
+	a := &Lease{Name: "m", Version: 1, Server: "one", catalog: "one"}
+	a.record = record{of: c.Connector, content: a}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.True(t, c.addHeldLocked(&a.record, conn))
+	return a
+}
+
 // A renewal that the owner refuses is requested once on each connection.
 func TestRefusedRenewalNotRepeated(t *testing.T) {
 	t.Parallel()
-	c := newClient()
-	a := &Lease{of: c.Connector, Name: "m", Version: 1, Server: "one", catalog: "one", changed: make(chan struct{}), ready: true}
-	require.True(t, c.add(a))
-	for range 2 {
-		owner, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
-		conn := newPipe(theirs, message.Hello{Server: "one"})
-		go conn.read()
-		defer conn.cut()
-		jobs := c.toResume(conn, false)
-		require.Len(t, jobs, 1)
-		done := make(chan error, 1)
-		go func() { done <- jobs[0](t.Context()) }()
-		request, err := owner.Receive()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		conn, err := c.ConnectNow(t.Context())
 		require.NoError(t, err)
-		body, err := message.Marshal(message.Error{Code: message.CodeResourceExhausted, Message: "no"})
+		w := owner.next()
+		a := heldLease(t, c, conn)
+		for range 2 {
+			require.Equal(t, "one", a.Server)
+			w.pipe.Close()
+			w = owner.next()
+			w.refuse(w.request(message.OpAcquire), message.CodeResourceExhausted)
+			_, err := c.Connected(t.Context())
+			require.NoError(t, err)
+			require.False(t, a.Held())
+			require.False(t, a.State().Orphaned)
+			w.idle()
+		}
+		w.pipe.Close()
+		w = owner.next()
+		w.respond(w.request(message.OpAcquire), message.Acquired{Lease: 5, Version: 1})
+		synctest.Wait()
+		require.True(t, a.Held())
+		require.True(t, a.Release())
+		var in message.Release
+		w.request(message.OpRelease, &in)
+		require.Equal(t, []uint64{5}, in.Leases)
+	})
+}
+
+// A lease that is released while its renewal is in flight is released at the owner when the answer arrives.
+func TestLeaseReleasedDuringRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		conn, err := c.ConnectNow(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, owner.Send(wire.KindError, request.ID, body))
-		require.NoError(t, <-done)
-		require.False(t, a.Held())
-		require.Empty(t, c.toResume(conn, false))
-	}
+		a := heldLease(t, c, conn)
+		owner.next().pipe.Close()
+		w := owner.next()
+		request := w.request(message.OpAcquire)
+		require.True(t, a.Release())
+		w.respond(request, message.Acquired{Lease: 7, Version: 1})
+		var in message.Release
+		w.request(message.OpRelease, &in)
+		require.Equal(t, []uint64{7}, in.Leases)
+		require.Empty(t, All[*Lease](c.Connector))
+	})
 }
 
 // Events change the state of a version, also if they arrive before the answer with the version.
 func TestLeaseStates(t *testing.T) {
 	t.Parallel()
-	a := &Lease{of: newClient().Connector, Name: "m", changed: make(chan struct{})}
-	conn := new(Conn)
-	event := a.eventsOf(conn)
+	near, _, err := wire.Pipe(wire.Limits{})
+	require.NoError(t, err)
+	defer near.Close()
+	conn, earlier := newConn(near, message.Hello{Server: "one"}), new(Conn)
+	c := newClient()
+	a := &Lease{Name: "m"}
+	a.record = record{of: c.Connector, content: a}
+	event := a.acquireLocked(conn, message.Acquire{Name: "m"}).Event
 	event(message.Event{Kind: message.EventPublished, Name: "m", Version: 5})
-	a.acquired(&message.Hello{Server: "one"}, 3)
+	a.Version, a.catalog = 3, "one"
+	require.True(t, c.addHeldLocked(&a.record, conn))
 	require.Equal(t, LeaseState{Newest: 5}, a.State())
 	for _, step := range []struct {
 		conn    *Conn
@@ -52,8 +98,8 @@ func TestLeaseStates(t *testing.T) {
 		want    LeaseState
 	}{
 		{conn, message.EventPublished, 4, LeaseState{Newest: 5}},
-		{new(Conn), message.EventPublished, 9, LeaseState{Newest: 5}}, // of another connection
-		{conn, message.EventWithdrawn, 2, LeaseState{Newest: 5}},      // of an earlier version
+		{earlier, message.EventPublished, 9, LeaseState{Newest: 5}}, // of another connection
+		{conn, message.EventWithdrawn, 2, LeaseState{Newest: 5}},    // of an earlier version
 		{conn, message.EventWithdrawn, 5, LeaseState{Newest: 5, Withdrawn: true}},
 		{conn, message.EventPublished, 6, LeaseState{Newest: 6, Withdrawn: true}},
 	} {
@@ -67,9 +113,16 @@ func TestLeaseStates(t *testing.T) {
 			require.Equal(t, before, step.want)
 		}
 	}
-	a.end()
+	_, err = a.askLocked(newConn(near, message.Hello{Server: "two"}))
+	a.refused(err)
 	a.event(conn, message.Event{Kind: message.EventPublished, Name: "m", Version: 7})
 	require.Equal(t, LeaseState{Newest: 6, Withdrawn: true, Orphaned: true}, a.State())
+	require.NotEmpty(t, All[*Lease](c.Connector), "an orphaned lease is open until it is released")
+	changed := a.Changed()
+	a.held = false // there is no owner
 	require.True(t, a.Release())
 	require.False(t, a.Release(), "the second time")
+	<-changed
+	<-a.Changed()
+	require.Empty(t, All[*Lease](c.Connector))
 }

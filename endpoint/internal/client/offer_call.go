@@ -43,9 +43,9 @@ func (o *Offer) cancelled(id callID, reason string) {
 	if text := status.ShortText(reason, status.MaxReasonBytes); text != "" {
 		cause = status.WithClass(context.Canceled, errors.New("the caller has left: "+text))
 	}
-	o.mu.Lock()
+	o.of.mu.Lock()
 	cancel := o.running[id]
-	o.mu.Unlock()
+	o.of.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)
 	}
@@ -53,8 +53,8 @@ func (o *Offer) cancelled(id callID, reason string) {
 
 // accept runs a call in a new goroutine, or declines it. It takes the frame.
 func (o *Offer) accept(id callID, in message.OfferEvent, frame wire.Frame) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.of.mu.Lock()
+	defer o.of.mu.Unlock()
 	if _, again := o.running[id]; again {
 		frame.Files.Close()
 		return fmt.Errorf("%w: call %d was received twice", status.ErrProtocol, in.Call)
@@ -82,7 +82,7 @@ func (o *Offer) declineLocked(endpoint string) string {
 		most = maxCalls
 	}
 	switch {
-	case o.drained || o.err != nil:
+	case o.drained || o.ended != nil:
 		return "this worker has withdrawn its endpoints"
 	case o.Endpoints[endpoint] == nil:
 		return fmt.Sprintf("this worker has no endpoint %s", status.Shown(endpoint))
@@ -95,8 +95,8 @@ func (o *Offer) declineLocked(endpoint string) string {
 // returned records that a function has returned. It is called before the answer, after which the owner may send the
 // next call.
 func (o *Offer) returned(id callID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.of.mu.Lock()
+	defer o.of.mu.Unlock()
 	delete(o.running, id)
 }
 

@@ -47,18 +47,20 @@ func TestOfferFullOfEarlierCalls(t *testing.T) {
 	within(t, "the function runs", began)
 	w.call(request, 2, "add")
 	w.declined(2)
-	o.lost(w.conn)
-	resumed := make(chan error, 1)
-	go func() { resumed <- o.resume(context.Background(), next.conn) }()
-	request = next.NextRequest(message.OpOffer, nil)
-	next.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-	require.NoError(t, <-resumed)
+	w.Close()
+	within(t, "the end of the connection", w.conn.Done)
+	used := next.begin(&Client{Connector: o.of})
+	request = next.accept(1)
+	within(t, "the offer is made", used)
 	next.call(request, 1, "add")
 	next.declined(1)
 	release()
-	w.answered(1)
-	next.call(request, 2, "add")
-	require.Nil(t, next.answered(2).Error)
+	for number := uint64(2); ; number++ { // the function of the earlier connection returns at any time
+		next.call(request, number, "add")
+		if a := next.answered(number); a.Error == nil {
+			break
+		}
+	}
 }
 
 // Calls of unknown endpoints, and calls after the end of the offer, are declined.
@@ -70,7 +72,7 @@ func TestOfferUnknownCalls(t *testing.T) {
 	w.declined(1)
 	w.cancel(request, 7) // a call that has ended
 	w.pings()
-	o.endWith(status.ErrClosed)
+	o.of.end(&o.record, status.ErrClosed)
 	w.NextRequest(message.OpUnwatch, nil)
 	w.call(request, 2, "add")
 	w.declined(2)

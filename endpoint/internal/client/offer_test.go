@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,118 +22,73 @@ var add = function("add", func(context.Context) (any, error) { return 1, nil })
 // If a caller leaves while the owner's answer arrives, neither side keeps the offer.
 func TestOfferAbandoned(t *testing.T) {
 	drivertest.Leaks(t)
-	t.Run("before the answer", func(t *testing.T) {
-		w := acceptedOwner(t)
-		o := newClient().newOffer(configOf(1, add))
-		defer o.end()
-		ctx, cancel := context.WithCancel(context.Background())
-		begun := make(chan error, 1)
-		go func() { begun <- o.begin(ctx, w.conn) }()
-		request := w.NextRequest(message.OpOffer, nil)
-		cancel()
-		require.ErrorIs(t, <-begun, context.Canceled)
-		w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+	withdrawn := func(w *fakeOwner, request uint64) {
+		w.t.Helper()
 		var in message.Unwatch
 		w.NextRequest(message.OpUnwatch, &in)
-		require.Equal(t, request, in.Watch)
+		require.Equal(w.t, request, in.Watch)
+	}
+	t.Run("before the answer", func(t *testing.T) {
+		c, w := session(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		offered := offering(ctx, c, 1, add)
+		request := w.NextRequest(message.OpOffer, nil)
+		cancel()
+		require.ErrorIs(t, (<-offered).err, context.Canceled)
+		w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
+		withdrawn(w, request)
+		require.Empty(t, All[*Offer](c.Connector))
+		w.pings()
 	})
 	t.Run("at the same moment", func(t *testing.T) {
 		for range 50 {
-			w := acceptedOwner(t)
-			o := newClient().newOffer(configOf(1, add))
+			c, w := session(t)
 			ctx, cancel := context.WithCancel(context.Background())
-			begun := make(chan error, 1)
-			go func() { begun <- o.begin(ctx, w.conn) }()
+			offered := offering(ctx, c, 1, add)
 			request := w.NextRequest(message.OpOffer, nil)
 			w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
 			cancel()
-			if <-begun == nil {
-				o.end()
+			if made := <-offered; made.err == nil {
+				c.end(&made.offer.record, status.ErrClosed)
 			}
-			var in message.Unwatch
-			w.NextRequest(message.OpUnwatch, &in)
-			require.Equal(t, request, in.Watch)
-			o.end()
-			w.conn.cut()
+			withdrawn(w, request)
+			c.Close()
 		}
 	})
 }
 
-// An offer that ends is withdrawn, also if another goroutine has made it.
+// An offer that ends is withdrawn.
 func TestOfferEndWithdraws(t *testing.T) {
 	drivertest.Leaks(t)
 	w := acceptedOwner(t)
 	o, request := w.offered(1, add)
-	o.endWith(status.ErrClosed)
+	require.True(t, o.of.end(&o.record, status.ErrClosed))
+	require.False(t, o.of.end(&o.record, errBroken), "the second time")
 	within(t, "the offer has ended", o.Done())
 	var in message.Unwatch
 	w.NextRequest(message.OpUnwatch, &in)
 	require.Equal(t, request, in.Watch)
 	require.ErrorIs(t, o.Err(), status.ErrClosed)
-	require.False(t, o.needsResume(w.conn))
-	require.NoError(t, o.resume(context.Background(), w.conn), "it ends alone")
+	require.Empty(t, All[*Offer](o.of))
 }
 
-// Two goroutines that make the offer on one connection send one request. Both return when the owner has accepted it.
+// An offer that waits for its first answer is sent once on each connection, and its caller waits for the next answer.
 func TestOfferSentOnce(t *testing.T) {
 	drivertest.Leaks(t)
-	w := acceptedOwner(t)
-	o := newClient().newOffer(configOf(1, add))
-	defer o.end()
-	first, second := make(chan struct{}), make(chan struct{})
-	go func() {
-		_ = o.begin(context.Background(), w.conn)
-		close(first)
-	}()
-	request := w.NextRequest(message.OpOffer, nil)
-	go func() {
-		_ = o.begin(context.Background(), w.conn)
-		close(second)
-	}()
-	open(t, "the owner has not answered", second)
-	w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-	within(t, "the offer is made", first)
-	within(t, "the offer is made", second)
-	w.call(request, 1, "add")
-	require.Nil(t, w.answered(1).Error)
-}
-
-// The end of a caller's wait is not reported as an error of the connection on which the offer is resumed.
-func TestOfferAbandonedKeepsConnection(t *testing.T) {
-	drivertest.Leaks(t)
-	for name, resumesFirst := range map[string]bool{"requested by the caller": false, "requested by the connection": true} {
-		t.Run(name, func(t *testing.T) {
-			w := acceptedOwner(t)
-			o := newClient().newOffer(configOf(1, add))
-			defer o.end()
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			offered, resumed := make(chan error, 1), make(chan struct{})
-			offer := func() { offered <- o.begin(ctx, w.conn) }
-			resume := func() {
-				defer close(resumed)
-				if err := o.resume(context.Background(), w.conn); err != nil {
-					t.Error(err)
-				}
-			}
-			var request uint64
-			if resumesFirst {
-				go resume()
-				request = w.NextRequest(message.OpOffer, nil)
-				go offer()
-			} else {
-				go offer()
-				request = w.NextRequest(message.OpOffer, nil)
-				go resume()
-				within(t, "the caller handles the answer", resumed)
-			}
-			cancel()
-			require.ErrorIs(t, <-offered, context.Canceled)
-			w.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-			w.NextRequest(message.OpUnwatch, nil)
-			within(t, "the answer has arrived", resumed)
-		})
-	}
+	c, w := session(t)
+	waits, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	offered := offering(waits, c, 1, add)
+	w.NextRequest(message.OpOffer, nil)
+	w.Close()
+	within(t, "the end of the connection", w.conn.Done)
+	next := acceptedOwner(t)
+	next.begin(c)
+	request := next.accept(1)
+	require.NoError(t, (<-offered).err)
+	next.pings()
+	next.call(request, 1, "add")
+	require.Nil(t, next.answered(1).Error)
 }
 
 // A second Close returns with the first, and does not affect the calls that arrive until then.
@@ -212,16 +169,12 @@ func TestOfferOnNextConnection(t *testing.T) {
 	w.call(request, 1, "wait")
 	within(t, "the function runs", began)
 	next := acceptedOwner(t)
-	require.True(t, o.needsResume(next.conn))
-	o.lost(w.conn)
+	w.Close()
 	require.ErrorIs(t, <-cause, errOwnerLost)
-	w.answered(1)
-	resumed := make(chan error, 1)
-	go func() { resumed <- o.resume(context.Background(), next.conn) }()
-	request = next.NextRequest(message.OpOffer, nil)
-	next.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-	require.NoError(t, <-resumed)
-	require.False(t, o.needsResume(next.conn))
+	within(t, "the end of the connection", w.conn.Done)
+	used := next.begin(&Client{Connector: o.of})
+	request = next.accept(1)
+	within(t, "the offer is made", used)
 	next.call(request, 1, "add")
 	require.Nil(t, next.answered(1).Error)
 }
@@ -229,23 +182,23 @@ func TestOfferOnNextConnection(t *testing.T) {
 // An owner without the feature receives no request.
 func TestOfferUnsupportedByOwner(t *testing.T) {
 	drivertest.Leaks(t)
-	w := acceptedOwner(t)
+	c, w := session(t)
 	w.conn.offers = false
-	o := newClient().newOffer(configOf(1, add))
-	require.True(t, o.of.add(o))
-	require.ErrorIs(t, o.begin(context.Background(), w.conn), errNoOffers)
-	require.NoError(t, o.resume(context.Background(), w.conn))
-	require.ErrorIs(t, o.Err(), errNoOffers)
-	require.Empty(t, All[*Offer](o.of))
+	o, err := c.Offer(t.Context(), configOf(1, add))
+	require.Nil(t, o)
+	require.ErrorIs(t, err, errNoOffers)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.Empty(t, All[*Offer](c.Connector))
+	w.pings()
 }
 
 // pings checks that the connection works.
 func (w *fakeOwner) pings() {
 	w.t.Helper()
 	ponged := make(chan struct{})
-	_, err := w.conn.start(context.Background(), Request{Op: message.OpPing}, func(frame wire.Frame, err error) {
-		frame.Files.Close()
+	_, err := w.conn.start(context.Background(), Request{Op: message.OpPing}, func(frame wire.Frame, err error) error {
 		close(ponged)
+		return closeFrame(frame, err)
 	})
 	require.NoError(w.t, err)
 	w.SendFrame(wire.KindResponse, w.NextRequest(message.OpPing, nil), message.Pong{})
@@ -321,29 +274,38 @@ func TestOfferClosedClientSendsNoAnswers(t *testing.T) {
 
 // While the owner's program decides about an offer, the new connection serves the rest.
 func TestOfferDecidedLate(t *testing.T) {
-	drivertest.Leaks(t)
-	w := acceptedOwner(t)
-	o, _ := w.offered(1, add)
-	next := acceptedOwner(t)
-	o.lost(w.conn)
-	resumed := make(chan error, 1)
-	go func() { resumed <- o.resume(context.Background(), next.conn) }()
-	request := next.NextRequest(message.OpOffer, nil)
-	require.NoError(t, <-resumed)
-	require.NoError(t, o.Err())
-	require.NoError(t, next.conn.reason())
-	next.SendFrame(wire.KindResponse, request, message.Offering{Calls: 1})
-	next.call(request, 1, "add")
-	require.Nil(t, next.answered(1).Error)
-
-	third := acceptedOwner(t)
-	o.lost(next.conn)
-	go func() { resumed <- o.resume(context.Background(), third.conn) }()
-	request = third.NextRequest(message.OpOffer, nil)
-	require.NoError(t, <-resumed)
-	third.SendFrame(wire.KindError, request, message.Error{Code: message.CodePermissionDenied, Message: "no"})
-	within(t, "the offer ends", o.Done())
-	require.ErrorContains(t, o.Err(), "no")
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		defer c.Close()
+		w, used := pipedTo(c)
+		<-used
+		offered := offering(t.Context(), c, 1, add)
+		w.respond(w.request(message.OpOffer))
+		o := <-offered
+		require.NoError(t, o.err)
+		for _, answers := range []bool{true, false} {
+			w.pipe.Close()
+			synctest.Wait()
+			start := time.Now()
+			w, used = pipedTo(c)
+			request := w.request(message.OpOffer)
+			<-used
+			require.Equal(t, offerPatience, time.Since(start))
+			require.NoError(t, o.offer.Err())
+			require.False(t, o.offer.held)
+			if answers {
+				w.respond(request)
+				synctest.Wait()
+				require.True(t, o.offer.held)
+				continue
+			}
+			w.refuse(request, message.CodePermissionDenied)
+			<-o.offer.Done()
+			require.ErrorContains(t, o.offer.Err(), "no")
+			require.NoError(t, c.Current().reason())
+		}
+	})
 }
 
 // Close does not wait for an owner that is stopped, neither for its answer to the withdrawal nor for its receipt of a result.
@@ -365,4 +327,23 @@ func TestOfferCloseOfStoppedOwner(t *testing.T) {
 	require.ErrorIs(t, <-cause, errOwnerSilent)
 	w.conn.cut() // the error of the function has its own time limit
 	within(t, "Close", closed)
+}
+
+// Closing the client cancels the functions for which Offer.Close waits.
+func TestOfferCloseThenClientClose(t *testing.T) {
+	drivertest.Leaks(t)
+	w := acceptedOwner(t)
+	cause := make(chan error, 1)
+	o, request := w.offered(1, function("wait", func(ctx context.Context) (any, error) {
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil, ctx.Err()
+	}))
+	w.call(request, 1, "wait")
+	closed := closeOffer(o)
+	w.NextRequest(message.OpUnwatch, nil) // never answered
+	o.of.Close()
+	require.ErrorIs(t, <-cause, errClientClosed)
+	within(t, "Close", closed)
+	require.ErrorIs(t, o.Err(), status.ErrClosed)
 }

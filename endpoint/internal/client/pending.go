@@ -134,8 +134,8 @@ type waiter struct {
 	answer    chan wire.Frame // closed without a frame when the connection ends
 	late      func(wire.Frame)
 	returns   bool
-	abandoned bool                    // the caller has left
-	done      func(wire.Frame, error) // receives the answer or the error that ended the connection, instead of the channel; nil for most
+	abandoned bool                          // the caller has left
+	done      func(wire.Frame, error) error // receives the answer or the error that ended the connection, instead of the channel; nil for most
 }
 
 // spareWaiters is the maximum number of waiters that a connection keeps for reuse.
@@ -162,7 +162,7 @@ func (r *requests) waiterLocked() *waiter {
 }
 
 // expectAsync registers a request whose answer is passed to done.
-func (r *requests) expectAsync(c Request, done func(wire.Frame, error)) (uint64, error) {
+func (r *requests) expectAsync(c Request, done func(wire.Frame, error) error) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.refusalLocked(&c); err != nil {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -19,101 +16,61 @@ type Reference struct {
 	// ID identifies the object at the server with the id Server, for the server's lifetime.
 	ID, Server string
 
-	of   *references
-	done chan struct{} // closed when err is set
+	record
+	done chan struct{} // closed when the reference has ended
 
-	mu    sync.Mutex
-	conn  *Conn  // connection that has the reference; nil while the owner does not have it
-	token uint64 // identifies the reference within the session
-	err   error  // why the reference has ended
-}
-
-// references holds the live references of a client by object.
-type references struct {
-	*Connector
-
-	mu   sync.Mutex
-	byID map[string]map[*Reference]struct{}
+	token uint64 // identifies the reference within the session; guarded by the connector's lock
 }
 
 var errReleased = status.Closed("the reference to an object")
 
-// keep registers a reference that was received on conn. If conn has ended, and the reference with it, keep requests the
-// reference again.
-func (t *references) keep(conn *Conn, obj *message.ObjectRef) *Reference {
-	r := &Reference{of: t, ID: obj.ID, Server: obj.Server, conn: conn, token: obj.Token, done: make(chan struct{})}
-	if !t.add(r) {
-		r.end()
+// keep adds a reference that was received on conn. If conn has ended, and the reference with it, the next connection
+// requests the reference again.
+func (c *Connector) keep(conn *Conn, obj *message.ObjectRef) *Reference {
+	r := &Reference{ID: obj.ID, Server: obj.Server, token: obj.Token, done: make(chan struct{})}
+	r.record = record{of: c, content: r}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.addHeldLocked(&r.record, conn) {
+		c.endLocked(&r.record, errReleased)
 		return r
 	}
-	live := t.Current() == conn
-	if !live { // lost may have run before the reference was registered
-		r.detach(conn)
+	if c.objects[r.ID] == nil {
+		c.objects[r.ID] = map[*Reference]struct{}{}
 	}
-	switch {
-	case conn.objects.wasDestroyed(r.ID), !live && conn.ownerLeft():
-		r.stale(status.StaleObjectMissing, "")
-	case !live:
-		t.onNext(r.resume)
+	c.objects[r.ID][r] = struct{}{}
+	if conn.objects.wasDestroyed(r.ID) || !r.held && conn.ownerLeft() {
+		r.staleLocked(status.StaleObjectMissing, "")
 	}
 	return r
 }
 
-// add registers a reference. It returns false if the client was closed.
-func (t *references) add(r *Reference) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.Connector.add(r) {
-		return false
-	}
-	if t.byID == nil {
-		t.byID = map[string]map[*Reference]struct{}{}
-	}
-	if t.byID[r.ID] == nil {
-		t.byID[r.ID] = map[*Reference]struct{}{}
-	}
-	t.byID[r.ID][r] = struct{}{}
-	return true
-}
-
-// remove removes a reference.
-func (t *references) remove(r *Reference) {
-	t.Connector.remove(r)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	same := t.byID[r.ID]
-	if delete(same, r); len(same) == 0 {
-		delete(t.byID, r.ID)
-	}
-}
-
-// watch subscribes to the owner's events of destroyed objects, once for each connection. Objects that are requested
-// afterwards are covered.
-func (t *references) watch(ctx context.Context, conn *Conn) error {
+// watchObjects subscribes to the owner's events of destroyed objects, once for each connection. Objects that are
+// requested afterwards are covered.
+func (c *Connector) watchObjects(ctx context.Context, conn *Conn) error {
 	return conn.objects.once(ctx, func() error {
-		ask := Request{Op: message.OpObjectWatch, Body: message.WatchObjects{}, Item: func(frame wire.Frame) error { return t.objectGone(conn, frame) }}
-		_, err := conn.start(ctx, ask, func(frame wire.Frame, _ error) { frame.Files.Close() })
+		ask := Request{Op: message.OpObjectWatch, Body: message.WatchObjects{}, Item: func(frame wire.Frame) error { return c.objectGone(conn, frame) }}
+		_, err := conn.start(ctx, ask, closeFrame)
 		return err
 	})
 }
 
 // objectGone handles the event of a destroyed object. It runs in the goroutine that reads the connection and takes
 // ownership of the frame.
-func (t *references) objectGone(conn *Conn, frame wire.Frame) error {
+func (c *Connector) objectGone(conn *Conn, frame wire.Frame) error {
 	defer frame.Files.Close()
 	var gone message.ObjectGone
 	if err := message.Unmarshal(frame.Body, &gone); err != nil {
 		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
-	if err := conn.objects.noteDestroyed(gone.ID); err != nil { // before the lookup below: a reference that is registered later checks these events
+	if err := conn.objects.noteDestroyed(gone.ID); err != nil { // before the loop: references that are added later check these events
 		return err
 	}
-	t.mu.Lock()
-	same := slices.Collect(maps.Keys(t.byID[gone.ID]))
-	t.mu.Unlock()
-	for _, r := range same {
-		if on, _ := r.held(); on == conn {
-			r.stale(status.StaleObjectMissing, gone.Reason)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r := range c.objects[gone.ID] {
+		if r.held && r.conn == conn {
+			r.staleLocked(status.StaleObjectMissing, gone.Reason)
 		}
 	}
 	return nil
@@ -124,21 +81,20 @@ func (r *Reference) Done() <-chan struct{} { return r.done }
 
 // Err returns why the reference has ended, or nil while it is live.
 func (r *Reference) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	return r.ended
 }
 
 // Release releases the reference. If wait is set, it waits for the answer. It returns false if the server released
 // nothing: at the second call, or if the object no longer exists.
 func (r *Reference) Release(ctx context.Context, wait bool) (bool, error) {
-	if !r.endWith(errReleased) {
-		return false, nil
-	}
-	r.of.remove(r)
-	conn, token := r.held()
+	r.of.mu.Lock()
+	conn, token, held := r.conn, r.token, r.held
+	first := r.of.endLocked(&r.record, errReleased)
+	r.of.mu.Unlock()
 	switch {
-	case conn == nil: // the connection ended, which has released it
+	case !first, !held: // if it is not held, the end of the connection has released it
 		return false, nil
 	case !wait && r.of.DialSelf == nil:
 		conn.releaseObject(r.ID, token)
@@ -174,98 +130,71 @@ func (r *Reference) Collected(leak *driver.Leak, what, name string) {
 	})
 }
 
-// endWith ends the reference with err. It returns false if it has already ended.
-func (r *Reference) endWith(err error) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err != nil {
-		return false
-	}
-	r.err = err
-	close(r.done)
-	return true
+// staleLocked ends the reference because its object no longer exists. detail is the server's explanation.
+func (r *Reference) staleLocked(reason string, detail string) {
+	r.of.endLocked(&r.record, &status.StaleError{ObjectID: r.ID, ServerID: r.Server, Reason: reason, Detail: detail})
 }
 
-// stale ends the reference because its object no longer exists. detail is the server's explanation.
-func (r *Reference) stale(reason string, detail string) {
-	r.of.remove(r)
-	r.endWith(&status.StaleError{ObjectID: r.ID, ServerID: r.Server, Reason: reason, Detail: detail})
-}
-
-// end implements [dependent].
-func (r *Reference) end() { r.endWith(errReleased) }
-
-// held returns the connection that has the reference, or nil, and its token there.
-func (r *Reference) held() (*Conn, uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.conn, r.token
-}
-
-// needsResume implements [dependent].
-func (r *Reference) needsResume(conn *Conn) bool {
-	on, _ := r.held()
-	return on != conn
-}
-
-// lost implements [dependent]. If the owner is shutting down, its objects no longer exist either.
-func (r *Reference) lost(conn *Conn) {
-	if r.detach(conn) && conn.ownerLeft() {
-		r.stale(status.StaleObjectMissing, "")
+// LoseObjects ends all references because their objects no longer exist.
+func (c *Connector) LoseObjects() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, same := range c.objects {
+		for r := range same {
+			r.staleLocked(status.StaleObjectMissing, "")
+		}
 	}
 }
 
-// detach records that conn has ended, and the reference with it. It returns false if the reference is not held on conn.
-func (r *Reference) detach(conn *Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.conn != conn {
-		return false
+var errOtherServer = errors.New("the owner was replaced")
+
+// askLocked implements [content].
+func (r *Reference) askLocked(conn *Conn) (Request, error) {
+	if r.Server != conn.Server.Server {
+		return Request{}, errOtherServer
 	}
-	r.conn = nil
-	return true
+	return Request{Op: message.OpObjectRefer, Body: message.Object{ID: r.ID}, Late: conn.releaseLateObject}, nil
 }
 
-// attach records a reference that was acquired on conn, and its token. It returns false if the reference has ended or
-// is already held on conn; the caller must then release the new one.
-func (r *Reference) attach(conn *Conn, token uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err != nil || r.conn == conn {
-		return false
-	}
-	r.conn, r.token = conn, token
-	return true
-}
-
-// resume implements [dependent]. It acquires the reference again, and ends it if the object no longer exists or the
-// owner refuses.
-func (r *Reference) resume(ctx context.Context, conn *Conn) error {
-	defer conn.objects.track()()
-	switch {
-	case !r.needsResume(conn) || r.Err() != nil: // released meanwhile
-		return nil
-	case r.Server != conn.Server.Server:
-		r.stale(status.StaleServerMismatch, "")
-		return nil
-	}
-	if err := r.of.watch(ctx, conn); err != nil {
-		return err
-	}
+// acceptLocked implements [content].
+func (r *Reference) acceptLocked(frame wire.Frame) (more bool, err error) {
 	var again message.ObjectInfo
-	err := conn.request(ctx, Request{Op: message.OpObjectRefer, Body: message.Object{ID: r.ID}}, &again)
-	switch {
-	case errors.Is(err, status.ErrStale), refused(err):
-		r.stale(status.StaleObjectMissing, "")
-		return nil
-	case err != nil:
-		return err
+	if err := decodeAnswer(frame, &again); err != nil {
+		return false, err
 	}
-	switch {
-	case !r.attach(conn, again.Token):
-		conn.releaseObject(r.ID, again.Token)
-	case conn.objects.wasDestroyed(r.ID): // before this reference was registered on conn
-		r.stale(status.StaleObjectMissing, "")
+	r.token = again.Token
+	if r.conn.objects.wasDestroyed(r.ID) {
+		r.staleLocked(status.StaleObjectMissing, "")
 	}
-	return nil
+	return false, nil
 }
+
+// refused implements [content].
+func (r *Reference) refused(err error) {
+	reason := status.StaleObjectMissing
+	if err == errOtherServer {
+		reason = status.StaleServerMismatch
+	}
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	r.staleLocked(reason, "")
+}
+
+// lostLocked implements [content]. If the owner is shutting down, its objects no longer exist either.
+func (r *Reference) lostLocked(conn *Conn) {
+	if r.held && r.conn == conn && conn.ownerLeft() {
+		r.staleLocked(status.StaleObjectMissing, "")
+	}
+}
+
+// endLocked implements [content].
+func (r *Reference) endLocked(error) {
+	same := r.of.objects[r.ID]
+	if delete(same, r); len(same) == 0 {
+		delete(r.of.objects, r.ID)
+	}
+	close(r.done)
+}
+
+// release implements [content].
+func (r *Reference) release(conn *Conn) { conn.releaseObject(r.ID, r.token) }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,8 +42,8 @@ func staleFor(t *testing.T, ref *Reference, reason string) *status.StaleError {
 	require.ErrorAs(t, ref.Err(), &stale)
 	require.Equal(t, reason, stale.Reason)
 	require.Equal(t, "object", stale.ObjectID)
-	require.Empty(t, All[*Reference](ref.of.Connector))
-	require.Empty(t, ref.of.byID)
+	require.Empty(t, All[*Reference](ref.of))
+	require.Empty(t, ref.of.objects)
 	return stale
 }
 
@@ -103,8 +104,7 @@ func TestReferenceResumed(t *testing.T) {
 	w.Close()
 	within(t, "the end of the connection", w.conn.Done)
 	next := acceptedOwner(t)
-	used := make(chan struct{})
-	go func() { next.use(c); close(used) }()
+	used := next.begin(c)
 	events := next.subscribed()
 	var in message.Object
 	id := next.NextRequest(message.OpObjectRefer, &in)
@@ -135,7 +135,7 @@ func TestReferenceNotResumed(t *testing.T) {
 		w.Close()
 		within(t, "the end of the connection", w.conn.Done)
 		next := acceptedOwner(t)
-		go next.use(c)
+		next.begin(c)
 		next.subscribed()
 		next.SendFrame(wire.KindError, next.NextRequest(message.OpObjectRefer, nil), message.Error{Code: message.CodeStaleHandle, Message: "gone"})
 		staleFor(t, ref, status.StaleObjectMissing)
@@ -158,29 +158,61 @@ func TestReferenceConnectionLost(t *testing.T) {
 	ref, _ := w.kept(c)
 	w.Close()
 	within(t, "the end of the connection", w.conn.Done)
-	c.lost(w.conn)
 	require.NoError(t, ref.Err(), "it can be acquired again")
 	c.Close()
 	require.ErrorIs(t, ref.Err(), status.ErrClosed)
 	took, err := ref.Release(t.Context(), true)
 	require.NoError(t, err)
 	require.False(t, took)
-	require.ErrorIs(t, c.references.keep(w.conn, &message.ObjectRef{ID: "object", Server: "one", Token: 1}).Err(), status.ErrClosed)
+	require.ErrorIs(t, c.keep(w.conn, &message.ObjectRef{ID: "object", Server: "one", Token: 1}).Err(), status.ErrClosed)
 }
 
-// Resuming a reference that was released meanwhile sends no request and is not an error of the connection.
+// A reference that is released before it was requested again sends no request.
 func TestReferenceReleasedAlone(t *testing.T) {
 	t.Parallel()
-	c := newClient()
-	r := c.references.keep(new(Conn), &message.ObjectRef{ID: "object", Server: "server", Token: 1})
-	next := new(Conn)
-	next.Server.Server = r.Server
-	jobs := c.toResume(next, false)
-	require.Len(t, jobs, 1)
-	took, err := r.Release(t.Context(), true)
-	require.NoError(t, err)
-	require.False(t, took, "the end of the connection released it")
-	require.ErrorIs(t, r.Err(), errReleased)
-	require.NoError(t, jobs[0](t.Context()))
-	require.Empty(t, All[*Reference](c.Connector))
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		first, err := c.ConnectNow(t.Context())
+		require.NoError(t, err)
+		r := c.keep(first, &message.ObjectRef{ID: "object", Server: "one", Token: 1})
+		owner.stop()
+		owner.next().pipe.Close()
+		synctest.Wait()
+		took, err := r.Release(t.Context(), true)
+		require.NoError(t, err)
+		require.False(t, took, "the end of the connection released it")
+		require.ErrorIs(t, r.Err(), errReleased)
+		owner.start()
+		_, err = c.Connected(t.Context())
+		require.NoError(t, err)
+		owner.next().idle()
+		require.Empty(t, All[*Reference](c.Connector))
+		require.Empty(t, c.objects)
+	})
+}
+
+// A reference that is released while it is requested again is released at the owner when the answer arrives.
+func TestReferenceReleasedDuringRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		conn, err := c.ConnectNow(t.Context())
+		require.NoError(t, err)
+		r := c.keep(conn, &message.ObjectRef{ID: "object", Server: "one", Token: 1})
+		owner.next().pipe.Close()
+		w := owner.next()
+		w.respond(w.request(message.OpObjectWatch))
+		request := w.request(message.OpObjectRefer)
+		took, err := r.Release(t.Context(), true)
+		require.NoError(t, err)
+		require.False(t, took)
+		w.respond(request, message.ObjectInfo{ID: "object", Token: 6})
+		var in message.ReleaseObjects
+		w.request(message.OpObjectRelease, &in)
+		require.Equal(t, []uint64{6}, in.Tokens)
+	})
 }

@@ -58,6 +58,15 @@ func (c *Conn) releaseObject(id string, token uint64) {
 	c.sendNoReply(Request{Op: message.OpObjectRelease, Body: releaseOne(id, token)})
 }
 
+// releaseLateObject releases the reference of an answer that is no longer needed. It takes ownership of the frame.
+func (c *Conn) releaseLateObject(frame wire.Frame) {
+	defer frame.Files.Close()
+	var got message.ObjectInfo
+	if message.UnmarshalPayload(frame.Body, &got) == nil {
+		c.releaseObject(got.ID, got.Token)
+	}
+}
+
 // releaseOne returns the request that releases one reference. Token 0 is for servers without reference tokens.
 func releaseOne(id string, token uint64) message.ReleaseObjects {
 	ask := message.ReleaseObjects{IDs: []string{id}}
@@ -77,6 +86,17 @@ func (c *Conn) unwatch(id uint64) {
 func (c *Conn) endWatch(id uint64) {
 	c.ignore(id)
 	c.sendNoReply(Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
+}
+
+// withdrawOffer sends the request that ends an offer. Calls that arrive until the owner has received it are answered.
+func (c *Conn) withdrawOffer(id uint64) {
+	c.sendNoReply(Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
+}
+
+// withdrawLateOffer ends an offer whose answer is no longer needed. It takes ownership of the answer's frame.
+func (c *Conn) withdrawLateOffer(frame wire.Frame) {
+	frame.Files.Close()
+	c.withdrawOffer(frame.ID)
 }
 
 // endLateWatch ends a watch whose caller left before the answer. It takes ownership of the answer's frame.

@@ -127,15 +127,21 @@ func (c *Conn) sendNoReply(req Request) {
 		return // unreachable: the bodies of these requests can always be encoded
 	}
 	// If the connection has ended, its end has already released what the request would release.
-	if id, err := c.expectAsync(req, func(frame wire.Frame, _ error) { frame.Files.Close() }); err == nil {
+	if id, err := c.expectAsync(req, closeFrame); err == nil {
 		c.post(wire.KindRequest, id, *payload)
 	}
 }
 
+// closeFrame receives an answer that is not needed.
+func closeFrame(frame wire.Frame, _ error) error {
+	frame.Files.Close()
+	return nil
+}
+
 // start sends a request and returns. The answer, or the error that ends the connection, is passed to done once, in the
-// goroutine that reads the connection. If start fails, done is not called. The request carries the time left until
+// goroutine that reads the connection. An error of done ends the connection. If start fails, done is not called. The request carries the time left until
 // ctx's deadline. The end of ctx ends the send, not the request.
-func (c *Conn) start(ctx context.Context, req Request, done func(wire.Frame, error)) (uint64, error) {
+func (c *Conn) start(ctx context.Context, req Request, done func(wire.Frame, error) error) (uint64, error) {
 	payload := transport.Bodies.Get()
 	defer transport.Bodies.Put(payload)
 	var err error

@@ -72,7 +72,7 @@ func (s *Stream) arrived(frame wire.Frame) error {
 }
 
 // finished handles the end of the stream. It is called once and takes ownership of the frame.
-func (s *Stream) finished(frame wire.Frame, err error) {
+func (s *Stream) finished(frame wire.Frame, err error) error {
 	if err == nil {
 		err = io.EOF
 		if frame.Kind == wire.KindError {
@@ -86,6 +86,7 @@ func (s *Stream) finished(frame wire.Frame, err error) {
 		s.err = err
 	}
 	s.signal()
+	return nil
 }
 
 func (s *Stream) signal() {

@@ -6,10 +6,10 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/internal/ended"
+	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -28,202 +28,94 @@ type Event struct {
 // it. A slow reader therefore misses intermediate versions, but not the newest one, and does not delay others. If
 // events of more than 16384 names are pending, the watcher drops them and reports an overflow.
 type Watcher struct {
-	of    *Connector
+	record
 	names []string
 	wake  chan struct{} // capacity 1
 
-	mu      sync.Mutex
-	conn    *Conn             // current connection, events of others are ignored; nil for none
-	asking  chan struct{}     // closed when the request on conn was answered or has failed
-	refused error             // why the owner refused the request on conn
-	request uint64            // id of the request on conn; 0 until it is answered
-	began   bool              // an owner has answered; later changes of the owner are events
-	server  string            // owner that answered last
-	catalog string            // catalog that seen refers to
-	seen    map[string]uint64 // newest known version of each name that was not withdrawn
-	pending map[string]Event  // by name, or by ownerKey and overflowKey
-	queue   []string          // keys of pending, oldest first
-	err     error             // why the watcher has ended
+	// Guarded by the connector's lock.
+	request  uint64            // id of the accepted request on the connection
+	list     *message.List     // next part of the list that detects withdrawn names; nil for none
+	unlisted map[string]uint64 // versions of the last connection that were not in the list yet
+	server   string            // owner that was requested last
+	catalog  string            // catalog that seen refers to
+	seen     map[string]uint64 // newest known version of each name that was not withdrawn
+	pending  map[string]Event  // by name, or by ownerKey and overflowKey
+	queue    []string          // keys of pending, oldest first
+	err      error             // why the watcher has ended
 }
 
 // Watch starts to watch the names, or all names if there are none. It returns after the owner has started the watch. If
 // wait is set, it waits for an owner. The caller closes the watcher.
 func (c *Connector) Watch(ctx context.Context, wait bool, names ...string) (*Watcher, error) {
 	w := c.newWatcher(names)
-	// Added before the first request: each connection from now on resumes the watch.
-	if !c.add(w) {
+	if !c.add(&w.record) {
 		return nil, status.Closed("the client")
 	}
-	if err := c.establish(ctx, wait, func(conn *Conn) error { return w.establish(ctx, conn) }); err != nil {
-		w.Close()
+	if err := c.establish(ctx, wait, func(conn *Conn) error { return c.await(ctx, conn, &w.record) }); err != nil {
+		c.abandon(&w.record, err)
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	return w, nil
 }
 
-// newWatcher returns a watcher without a connection.
+// newWatcher returns a watcher that is not in the table.
 func (c *Connector) newWatcher(names []string) *Watcher {
-	return &Watcher{of: c, names: slices.Clone(names), wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}}
+	w := &Watcher{names: slices.Clone(names), wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}}
+	w.record = record{of: c, content: w}
+	return w
 }
 
-// errNotBegun is the error of a watch whose connection ended while another goroutine was requesting it.
-var errNotBegun = fmt.Errorf("%w: the connection ended before the owner began the watch", status.ErrUnavailable)
-
-// establish starts the watch on a connection. If the connection is resuming the watch, establish waits for that.
-func (w *Watcher) establish(ctx context.Context, conn *Conn) error {
-	if err := w.begin(ctx, conn, false); err != nil {
-		return err
+// askLocked implements [content]. The watch comes first. If versions are known from an earlier connection to the same
+// owner, the list of models follows: an owner starts a watch with the current versions only, so names that were withdrawn
+// meanwhile are detected by comparison.
+func (w *Watcher) askLocked(conn *Conn) (Request, error) {
+	if w.list != nil {
+		return Request{Op: message.OpList, Body: *w.list}, nil
 	}
-	w.mu.Lock()
-	asking := w.asking
-	w.mu.Unlock()
-	select {
-	case <-asking:
-	case <-ctx.Done():
-		return ended.Cause(ctx)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.err != nil:
-		return w.err
-	case w.refused != nil: // resume ends the watcher a moment later
-		return w.refused
-	case !w.began:
-		return errNotBegun
-	}
-	return nil
-}
-
-// resume implements [dependent]. If the owner refuses the watch, the watcher ends.
-func (w *Watcher) resume(ctx context.Context, conn *Conn) error {
-	err := w.begin(ctx, conn, true)
-	if w.ended() { // closed meanwhile, which is not an error of the connection
-		return nil
-	}
-	if !refused(err) {
-		return err
-	}
-	w.of.remove(w)
-	w.endWith(err)
-	return nil
-}
-
-// begin requests events on a connection unless another goroutine has done so. If back is set, this is a reconnection,
-// which begin reports as an event.
-func (w *Watcher) begin(ctx context.Context, conn *Conn, back bool) error {
-	asking, known, err := w.bindLink(conn, back)
-	if asking == nil {
-		return err
-	}
-	defer close(asking)
-	// An owner that said goodbye may still send events after its successor has received the request.
-	request := Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(conn, e) }, Late: conn.endLateWatch}
-	id, frame, err := conn.RoundTrip(ctx, request)
-	if err != nil {
-		w.refuse(conn, err)
-		w.lost(conn)
-		return err
-	}
-	frame.Files.Close()
-	conn.receiver.Listen(1)
-	if !w.begun(conn, id) { // closed meanwhile
-		conn.unwatch(id)
-		return nil
-	}
-	return w.catchUp(ctx, conn, known)
-}
-
-// refuse records that the owner refused the request on a connection. It does nothing for other errors.
-func (w *Watcher) refuse(conn *Conn, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.conn == conn && refused(err) {
-		w.refused = err
-	}
-}
-
-// bindLink makes the watcher accept only events of conn. The caller then requests the events and closes asking. asking
-// is nil if conn cannot be bound or another goroutine has bound it. known holds the names and versions that were seen
-// on the previous connection to the same owner.
-func (w *Watcher) bindLink(conn *Conn, back bool) (asking chan struct{}, known map[string]uint64, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.conn == conn || w.err != nil {
-		return nil, nil, w.err
-	}
-	if err := conn.reason(); err != nil { // the watcher may already be bound to the next connection
-		return nil, nil, err
-	}
-	w.conn, w.request, w.refused, w.asking = conn, 0, nil, make(chan struct{})
 	if id := conn.Server.Published(); w.catalog != id { // each catalog has its own version numbers
 		w.catalog = id
 		clear(w.seen)
 	}
-	w.server = conn.Server.Server
-	if back {
-		w.ownerLocked(Event{OwnerBack: true}, conn)
-	}
-	return w.asking, maps.Clone(w.seen), nil
+	w.server, w.unlisted = conn.Server.Server, maps.Clone(w.seen)
+	w.ownerLocked(Event{OwnerBack: true}, conn)
+	// An owner that said goodbye may still send events after its successor has received the request.
+	return Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(conn, e) }, Late: conn.endLateWatch}, nil
 }
 
-// catchUp detects names that were withdrawn while there was no connection. It is needed because an owner starts a watch
-// with the current versions only.
-func (w *Watcher) catchUp(ctx context.Context, conn *Conn, known map[string]uint64) error {
-	if len(known) == 0 {
-		return nil
+// acceptLocked implements [content].
+func (w *Watcher) acceptLocked(frame wire.Frame) (more bool, err error) {
+	if w.list == nil {
+		w.request = frame.ID
+		w.conn.receiver.Listen(1)
+		if len(w.unlisted) > 0 {
+			w.list = &message.List{}
+		}
+		return w.list != nil, nil
 	}
-	listed, err := listParts(func(ask message.List) (part message.Listed, err error) {
-		err = conn.request(ctx, Request{Op: message.OpList, Body: ask}, &part)
-		return part, err
-	})
-	if err != nil {
-		w.lost(conn)
-		return err
+	var part message.Listed
+	if err := decodeAnswer(frame, &part); err != nil {
+		return false, err
 	}
-	for _, m := range listed.Models {
+	for _, m := range part.Models {
 		if !m.Withdrawn {
-			delete(known, m.Name)
+			delete(w.unlisted, m.Name)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for name, version := range known {
-		if w.conn == conn && w.seen[name] == version { // otherwise events have arrived since
+	if w.list, err = nextPart(*w.list, part); err != nil || w.list != nil {
+		return true, err
+	}
+	for name, version := range w.unlisted {
+		if w.seen[name] == version { // otherwise events have arrived since
 			delete(w.seen, name)
 			w.putLocked(name, Event{Withdrawn: true, Name: name, Version: version, Server: w.server})
 		}
 	}
-	return nil
+	w.unlisted = nil
+	return false, nil
 }
 
-// ended reports whether the watcher has ended.
-func (w *Watcher) ended() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err != nil
-}
-
-// begun records the id of the answered request. It returns false if its events are no longer needed.
-func (w *Watcher) begun(conn *Conn, id uint64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.conn == conn {
-		w.request = id
-	}
-	w.began = true
-	if w.conn == nil && w.err == nil { // the connection ended before the watch began
-		w.ownerLocked(Event{OwnerLost: true}, conn)
-	}
-	return w.err == nil
-}
-
-// Needsresume implements [dependent]. It returns false if the watcher is bound to conn.
-func (w *Watcher) needsResume(conn *Conn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.conn != conn
-}
+// refused implements [content]. It ends the watcher.
+func (w *Watcher) refused(err error) { w.of.end(&w.record, err) }
 
 // ownerKey and overflowKey are the keys in pending for events of the owner and for overflows. They are not valid names.
 const (
@@ -234,15 +126,12 @@ const (
 // maxWatched is the maximum number of names for which a watcher keeps versions or events.
 const maxWatched = 16384
 
-// lost implements [dependent].
-func (w *Watcher) lost(conn *Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.conn != conn { // another connection has replaced it
-		return
+// lostLocked implements [content].
+func (w *Watcher) lostLocked(conn *Conn) {
+	if w.conn == conn {
+		w.list, w.unlisted = nil, nil
+		w.ownerLocked(Event{OwnerLost: true}, conn)
 	}
-	w.conn = nil
-	w.ownerLocked(Event{OwnerLost: true}, conn)
 }
 
 // ownerLocked adds an event about the owner of conn.
@@ -255,8 +144,8 @@ func (w *Watcher) ownerLocked(e Event, conn *Conn) {
 
 // event handles an event. It runs in the goroutine that reads the connection.
 func (w *Watcher) event(conn *Conn, e message.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
 	if w.conn != conn {
 		return
 	}
@@ -339,8 +228,8 @@ func (w *Watcher) next(ctx context.Context) (Event, error) {
 
 // take removes and returns the oldest pending event, if there is one.
 func (w *Watcher) take() (Event, bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
 	if len(w.queue) == 0 {
 		return Event{}, false, w.err
 	}
@@ -352,28 +241,15 @@ func (w *Watcher) take() (Event, bool, error) {
 }
 
 // Close ends the watch.
-func (w *Watcher) Close() {
-	w.of.remove(w)
-	w.end()
-}
+func (w *Watcher) Close() { w.of.end(&w.record, status.Closed("the watcher")) }
 
-// end implements [dependent].
-func (w *Watcher) end() { w.endWith(status.Closed("the watcher")) }
-
-// endWith ends the watcher with err and notifies the owner.
-func (w *Watcher) endWith(err error) {
-	w.mu.Lock()
-	if w.err != nil {
-		w.mu.Unlock()
-		return
-	}
+// endLocked implements [content].
+func (w *Watcher) endLocked(err error) {
 	w.err = fmt.Errorf("watcher: %w", err)
-	conn, id := w.conn, w.request
-	w.conn, w.queue = nil, nil
+	w.queue = nil
 	clear(w.pending)
-	w.mu.Unlock()
-	close(w.wake)               // there are no later sends: w.err is set
-	if conn != nil && id != 0 { // otherwise begin ends the request after its answer
-		conn.unwatch(id)
-	}
+	close(w.wake) // there are no later sends: w.err is set
 }
+
+// release implements [content].
+func (w *Watcher) release(conn *Conn) { conn.unwatch(w.request) }

@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transport"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// aloneWatcher returns a watcher without a client or connection.
+// aloneWatcher returns a watcher without a connection.
 func aloneWatcher() *Watcher {
-	return &Watcher{wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}, server: "one"}
+	w := newClient().newWatcher(nil)
+	w.server = "one"
+	return w
 }
 
 func (w *Watcher) hear(kind message.EventKind, name string, version uint64) {
@@ -99,62 +100,116 @@ func TestEventsContinueAfterLoop(t *testing.T) {
 
 var errEnough = errors.New("enough")
 
-// Resuming a watcher that was closed meanwhile is not an error of the connection.
-func TestWatcherCloseAlone(t *testing.T) {
-	t.Parallel()
-	w := &Watcher{of: newClient().Connector, wake: make(chan struct{}, 1)}
-	require.True(t, w.of.add(w))
-	jobs := w.of.toResume(new(Conn), false)
-	require.Len(t, jobs, 1)
-	w.Close()
-	require.NoError(t, jobs[0](t.Context()))
-	require.Empty(t, All[*Watcher](w.of))
-}
-
-// If the connection resumes a watch that is being started, the caller waits for the owner's answer to that request.
+// A watch whose first answer is in flight waits for it, and ends with a refusal or the connection.
 func TestWatchWaitsForOwner(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(owner *transport.Pipe, request uint64) (want error){
-		"begun": func(owner *transport.Pipe, request uint64) error {
-			require.NoError(t, owner.Send(wire.KindResponse, request, nil))
+	for name, answer := range map[string]func(owner *pipeEnd, request uint64) (want error){
+		"begun": func(owner *pipeEnd, request uint64) error {
+			owner.respond(request)
 			return nil
 		},
-		"refused": func(owner *transport.Pipe, request uint64) error {
-			body, err := message.Marshal(message.Error{Code: message.CodeResourceExhausted, Message: "no"})
-			require.NoError(t, err)
-			require.NoError(t, owner.Send(wire.KindError, request, body))
+		"refused": func(owner *pipeEnd, request uint64) error {
+			owner.refuse(request, message.CodeResourceExhausted)
 			return status.ErrLimit
 		},
-		"cut": func(owner *transport.Pipe, _ uint64) error {
-			require.NoError(t, owner.Close())
+		"cut": func(owner *pipeEnd, _ uint64) error {
+			owner.pipe.Close()
 			return status.ErrUnavailable
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				owners := make(chan *transport.Pipe, 1)
-				c := New(Config{DialSelf: func() (*transport.Pipe, message.Hello, error) {
-					mine, theirs := transport.NewPipe(wire.Limits{}, wire.Limits{})
-					owners <- mine
-					return theirs, message.Hello{Server: "one"}, nil
-				}})
+				owner := newPipeOwner()
+				c := owner.client()
 				defer c.Close()
 				w := c.newWatcher([]string{"m"})
 				conn, err := c.ConnectNow(t.Context())
 				require.NoError(t, err)
-				owner := <-owners
-				go w.resume(context.Background(), conn)
-				request, err := owner.Receive()
-				require.NoError(t, err)
-
+				end := owner.next()
+				require.True(t, c.add(&w.record))
+				request := end.request(message.OpWatch)
 				watched := make(chan error, 1)
-				go func() { watched <- w.establish(t.Context(), conn) }()
+				go func() { watched <- c.await(t.Context(), conn, &w.record) }()
 				synctest.Wait()
 				require.Empty(t, watched, "before the owner has answered")
-				want := answer(owner, request.ID)
+				want := answer(end, request)
 				require.ErrorIs(t, <-watched, want)
-				require.Equal(t, want != nil, w.needsResume(conn))
 			})
 		})
 	}
+}
+
+// A caller that leaves before the answer cancels its request and ends the watch at the owner.
+func TestWatchAbandoned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		watched := make(chan error, 1)
+		_, err := c.ConnectNow(ctx)
+		require.NoError(t, err)
+		go func() { _, err := c.Watch(ctx, false); watched <- err }()
+		w := owner.next()
+		request := w.request(message.OpWatch)
+		cancel(errEnough)
+		require.ErrorIs(t, <-watched, errEnough)
+		frame, err := w.pipe.Receive()
+		require.NoError(t, err)
+		require.Equal(t, wire.KindCancel, frame.Kind)
+		require.Equal(t, request, frame.ID)
+		w.respond(request)
+		var in message.Unwatch
+		w.request(message.OpUnwatch, &in)
+		require.Equal(t, request, in.Watch)
+		require.Empty(t, All[*Watcher](c.Connector))
+	})
+}
+
+// After a reconnection to the same owner, a watcher compares its versions with the list, whose parts it requests one after
+// the other. It reports the names that are missing. A list that the owner cannot give is requested again.
+func TestWatcherListsWithdrawnNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		owner := newPipeOwner()
+		c := owner.client()
+		defer c.Close()
+		watched := make(chan *Watcher, 1)
+		go func() {
+			w, err := c.Watch(t.Context(), false)
+			require.NoError(t, err)
+			watched <- w
+		}()
+		end := owner.next()
+		request := end.request(message.OpWatch)
+		end.respond(request)
+		w := <-watched
+		for _, name := range []string{"a", "b", "c"} {
+			end.event(request, message.Event{Kind: message.EventPublished, Name: name, Version: 3})
+		}
+		synctest.Wait()
+		end.pipe.Close()
+		end = owner.next()
+		request = end.request(message.OpWatch)
+		end.respond(request)
+		end.event(request, message.Event{Kind: message.EventPublished, Name: "c", Version: 4})
+		end.refuse(end.request(message.OpList), message.CodeUnavailable)
+		var ask message.List
+		first := end.request(message.OpList, &ask)
+		require.Empty(t, ask)
+		end.respond(first, message.Listed{Models: []message.ModelInfo{{Name: "a"}}, Next: "a"})
+		end.respond(end.request(message.OpList, &ask), message.Listed{Models: []message.ModelInfo{{Name: "b", Withdrawn: true}}})
+		require.Equal(t, "a", ask.After)
+		var got []Event
+		for e, err := range w.Events(t.Context()) {
+			require.NoError(t, err)
+			if got = append(got, e); e.Withdrawn {
+				break
+			}
+		}
+		require.Equal(t, Event{Withdrawn: true, Name: "b", Version: 3, Server: "one"}, got[len(got)-1])
+		require.Contains(t, got, Event{Name: "c", Version: 4, Server: "one"})
+		require.NoError(t, c.Current().reason())
+	})
 }
