@@ -63,7 +63,7 @@ func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error 
 // those of the options and of Dial, and the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) (*Handle, error) {
 	if err := catalog.CheckName(name); err != nil {
-		return nil, fmt.Errorf("acquire: %w: %w", status.ErrInvalid, err)
+		return nil, modelError("acquire", name, opts.Version, fmt.Errorf("%w: %w", status.ErrInvalid, err))
 	}
 	ask := message.Acquire{Name: name, Version: opts.Version}
 	if opts.Device != nil {
@@ -80,7 +80,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) 
 		}
 	}
 	if err != nil {
-		return nil, &catalog.NameError{Op: "acquire", Name: message.CutText(name, status.MaxShown), Version: opts.Version, Err: err}
+		return nil, modelError("acquire", name, opts.Version, err)
 	}
 	return h, nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -29,7 +28,7 @@ type VersionDigests struct {
 func (c *Client) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
 	got, err := c.digests(ctx, name, version)
 	if err != nil {
-		err = &catalog.NameError{Op: "digests of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
+		err = modelError("digests of", name, version, err)
 	}
 	return got, err
 }

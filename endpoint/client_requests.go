@@ -11,7 +11,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -43,7 +42,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
 	if err := c.conn.Request(ctx, client.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
-		return ModelInfo{}, fmt.Errorf("info of %s: %w", status.Shown(name), err)
+		return ModelInfo{}, modelError("info of", name, 0, err)
 	}
 	info := decodeInfo(got.Model)
 	info.Loading = decodeLoading(got.Loading)
@@ -55,10 +54,10 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
 	if err := c.conn.Request(ctx, client.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
-		return nil, &catalog.NameError{Op: "manifest of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
+		return nil, modelError("manifest of", name, version, err)
 	}
 	if got.Manifest == nil {
-		return nil, fmt.Errorf("manifest of %s: %w: the answer has none", status.Shown(name), status.ErrProtocol)
+		return nil, modelError("manifest of", name, version, fmt.Errorf("%w: the answer has none", status.ErrProtocol))
 	}
 	return codec.DecodeManifest(got.Manifest)
 }
@@ -72,7 +71,7 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	version, err := c.publish(ctx, name, sd, opts)
 	if err != nil {
-		return 0, fmt.Errorf("publish %s: %w", status.Shown(name), err)
+		return 0, modelError("publish", name, 0, err)
 	}
 	return version, nil
 }
@@ -130,7 +129,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 func (c *Client) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
 	var done message.Published
 	if err := c.conn.Request(ctx, client.Request{Op: message.OpRollback, Body: message.Rollback{Name: name, Version: version}}, &done); err != nil {
-		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), err)
+		return 0, modelError("roll back", name, version, err)
 	}
 	return done.Version, nil
 }
@@ -145,14 +144,18 @@ func (c *Client) Withdraw(ctx context.Context, name string) error {
 // step. Errors: [ErrChanged] if another version is current, and errors.ErrUnsupported if the owner cannot compare.
 func (c *Client) WithdrawIf(ctx context.Context, name string, version uint64) error {
 	if err := knowsConditions(ctx, c.conn); err != nil {
-		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
+		return modelError("withdraw", name, version, err)
 	}
 	return c.withdraw(ctx, message.Withdraw{Name: name, Current: &version})
 }
 
 func (c *Client) withdraw(ctx context.Context, body message.Withdraw) error {
 	if err := c.conn.Request(ctx, client.Request{Op: message.OpWithdraw, Body: body}, nil); err != nil {
-		return fmt.Errorf("withdraw %s: %w", status.Shown(body.Name), err)
+		var version uint64
+		if body.Current != nil {
+			version = *body.Current
+		}
+		return modelError("withdraw", body.Name, version, err)
 	}
 	return nil
 }

@@ -114,12 +114,12 @@ func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx 
 	c, err := clientOf(m)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
+		return nil, modelError("follow", name, 0, err)
 	case prepare == nil:
-		return nil, fmt.Errorf("follow %s: %w: the function prepare is nil", status.Shown(name), ErrInvalid)
+		return nil, modelError("follow", name, 0, fmt.Errorf("%w: the function prepare is nil", ErrInvalid))
 	}
 	if err := catalog.CheckName(name); err != nil {
-		return nil, fmt.Errorf("follow: %w: %w", status.ErrInvalid, err)
+		return nil, modelError("follow", name, 0, fmt.Errorf("%w: %w", status.ErrInvalid, err))
 	}
 	f := &Follower[T]{
 		client: c, name: name, opts: opts, prepare: prepare, ended: make(chan struct{}), ready: make(chan struct{}),
@@ -132,7 +132,7 @@ func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx 
 	}
 	w, err := c.watch(ctx, true, name)
 	if err != nil {
-		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
+		return nil, modelError("follow", name, 0, err)
 	}
 	go f.run(w)
 	select {
@@ -147,7 +147,7 @@ func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx 
 		}
 	}
 	f.Close()
-	return nil, fmt.Errorf("follow %s: wait for its first version: %w", status.Shown(name), err)
+	return nil, modelError("follow", name, 0, fmt.Errorf("wait for its first version: %w", err))
 }
 
 // Current pins the version in use. It stays mapped until the caller closes the pin. It returns [ErrClosed] if the

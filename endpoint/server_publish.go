@@ -23,19 +23,19 @@ import (
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: s.core.Label}
 	if sd == nil {
-		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: the state dict is nil", status.ErrInvalid)}
+		return 0, modelError("publish", name, 0, fmt.Errorf("%w: the state dict is nil", status.ErrInvalid))
 	}
 	if opts.Retain != nil {
 		if err := opts.Retain.Check(); err != nil {
-			return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: %w", status.ErrInvalid, err)}
+			return 0, modelError("publish", name, 0, fmt.Errorf("%w: %w", status.ErrInvalid, err))
 		}
 	}
 	if err := s.core.MayChangeOwn("publish", "name", name); err != nil {
-		return 0, &catalog.NameError{Op: "publish", Name: name, Err: err}
+		return 0, modelError("publish", name, 0, err)
 	}
 	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain, Current: opts.Current})
 	if err != nil {
-		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
+		return 0, modelError("publish", name, 0, status.Absent(err))
 	}
 	s.core.AuditOwn("publish", "name", name, "version", version)
 	return version, nil
@@ -45,11 +45,11 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), Label: s.core.Label}
 	if err := s.core.MayChangeOwn("rollback", "name", name, "to", version); err != nil {
-		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), err)
+		return 0, modelError("roll back", name, version, err)
 	}
 	number, err := s.core.Models.Rollback(ctx, name, version, self, 0)
 	if err != nil {
-		return 0, fmt.Errorf("roll back %s: %w", status.Shown(name), status.Absent(err))
+		return 0, modelError("roll back", name, version, status.Absent(err))
 	}
 	s.core.AuditOwn("rollback", "name", name, "version", number, "to", version)
 	return number, nil
@@ -59,13 +59,13 @@ func (s *Server) Rollback(ctx context.Context, name string, version uint64) (uin
 // receive an event. Errors: [ErrNotFound], and the cause of ctx if it has ended.
 func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := ended.Cause(ctx); err != nil {
-		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
+		return modelError("withdraw", name, 0, err)
 	}
 	if err := s.core.MayChangeOwn("withdraw", "name", name); err != nil {
-		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
+		return modelError("withdraw", name, 0, err)
 	}
 	if err := s.core.Models.Withdraw(ctx, name, nil); err != nil {
-		return err
+		return modelError("withdraw", name, 0, err)
 	}
 	s.core.AuditOwn("withdraw", "name", name)
 	return nil

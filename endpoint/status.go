@@ -1,6 +1,10 @@
 package endpoint
 
-import "github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+import (
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
 
 // Errors of owners and clients. errors.Is matches them on both sides of the socket. An owner's error is sent as a code
 // and a word; at the client it matches the same sentinels, and errors.As finds a [*message.Error]. Errors that do not
@@ -80,6 +84,34 @@ func (e *Error) Data(out any) error { return e.of.Data(out) }
 
 // Unwrap returns the content, which errors.Is compares.
 func (e *Error) Unwrap() error { return e.of }
+
+// ModelError is a failed operation on a model, such as Acquire or Publish of a client or server. It unwraps to the cause.
+type ModelError struct {
+	// Op is the operation, such as "acquire".
+	Op string
+	// Name is the name of the model. A name over 128 bytes is truncated.
+	Name string
+	// Version is the requested version; 0 means the newest, or none.
+	Version uint64
+	// Err is the cause, such as [ErrNotFound].
+	Err error
+}
+
+// Error returns the operation, the name, the version and the cause.
+func (e *ModelError) Error() string {
+	return (&catalog.NameError{Op: e.Op, Name: e.Name, Version: e.Version, Err: e.Err}).Error()
+}
+
+// Unwrap returns the cause.
+func (e *ModelError) Unwrap() error { return e.Err }
+
+// modelError describes an error by its model. If err is an error of the catalog about the model, only its cause is used.
+func modelError(op, name string, version uint64, err error) error {
+	if of, ok := err.(*catalog.NameError); ok { //nolint:errorlint // only err itself
+		err = of.Err
+	}
+	return &ModelError{Op: op, Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
+}
 
 // StaleError reports a managed object that is gone. It matches [ErrStale] and [message.CodeStaleHandle].
 type StaleError struct {

@@ -39,7 +39,7 @@ type VersionWriter struct {
 // if no owner serves, and those of [module.New]. All are checked before memory is allocated.
 func (c *Client) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
 	if _, err := c.conn.ForRequest(ctx); err != nil {
-		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
+		return nil, modelError("new version of", name, 0, err)
 	}
 	return newVersionWriter(name, c.opts.Devices, specs, c.Publish)
 }
@@ -53,7 +53,7 @@ func (s *Server) NewVersion(ctx context.Context, name string, specs []module.Nam
 		err = status.ErrServerClosed
 	}
 	if err != nil {
-		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
+		return nil, modelError("new version of", name, 0, err)
 	}
 	return newVersionWriter(name, s.core.Devices, specs, s.Publish)
 }
@@ -71,7 +71,7 @@ func newVersionWriter(name string, devices []driver.Device, specs []module.Named
 		sd, err = module.New(devices[0], specs)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
+		return nil, modelError("new version of", name, 0, err)
 	}
 	return &VersionWriter{name: name, sd: sd, publish: publish}, nil
 }
@@ -95,7 +95,7 @@ func (w *VersionWriter) Commit(ctx context.Context, opts PublishOptions) (uint64
 		return 0, status.Closed("the writer of " + status.Shown(w.name))
 	}
 	if err := w.seal(); err != nil {
-		return 0, fmt.Errorf("commit %s: %w", status.Shown(w.name), err)
+		return 0, modelError("commit", w.name, 0, err)
 	}
 	version, err := w.publish(ctx, w.name, w.sd, opts)
 	if err != nil {
