@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 	"github.com/sharedtensor/sharedtensor/internal/userns"
 )
@@ -65,7 +66,9 @@ type connAddr struct {
 // WithConn returns a context that carries the remote address of a request's connection, for [PeerFrom] and [UserOf].
 func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	remote := conn.RemoteAddr()
-	if _, known := remote.(*userAddr); !known {
+	switch remote.(type) {
+	case *userAddr, *edge.ProxiedAddr: // the user of a proxied client is unknown
+	default:
 		remote = &connAddr{remote, conn}
 	}
 	return WithPeer(ctx, remote)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
 )
 
 // pair returns both ends of a TCP connection.
@@ -88,4 +90,29 @@ func TestUserOfClosedConnection(t *testing.T) {
 	to, _ := addrPort(server.LocalAddr())
 	_, err = listedUser(from, to)
 	require.ErrorIs(t, err, ErrUnknownUser)
+}
+
+// addressed is a connection with another remote address.
+type addressed struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (c *addressed) RemoteAddr() net.Addr { return c.remote }
+func (c *addressed) NetConn() net.Conn    { return c.Conn }
+
+// The user of a client behind a proxy is unknown, although the proxy is a process of this host.
+func TestUserOfProxiedClient(t *testing.T) {
+	_, server := pair(t, "tcp4", "127.0.0.1:0")
+	uid, err := UserOf(WithConn(t.Context(), &addressed{server, server.RemoteAddr()}))
+	require.NoError(t, err)
+	require.EqualValues(t, os.Geteuid(), uid)
+	for _, client := range []net.Addr{server.RemoteAddr(), &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}} {
+		proxied := &edge.ProxiedAddr{Addr: client, Proxy: server.RemoteAddr()}
+		ctx := WithConn(t.Context(), &addressed{server, proxied})
+		_, err = UserOf(ctx)
+		require.ErrorIs(t, err, ErrUnknownUser)
+		require.ErrorIs(t, CheckUser(PeerFrom(ctx)), ErrUnknownUser)
+		require.Equal(t, client.String(), PeerFrom(ctx).String())
+	}
 }

@@ -124,7 +124,7 @@ type Owner interface {
 
 // Addresses holds the listeners of a gateway as host:port. A listener that is off has an empty address.
 type Addresses struct {
-	HTTP, GRPC, NATS string
+	HTTP, GRPC, NATS, Admin string
 }
 
 // GRPCConfigurer is implemented by components that need options of the gRPC server, such as a codec. GRPCServerOptions

@@ -49,6 +49,15 @@ type Config struct {
 	NATSCredentials string
 	// NATSTLS has the files for TLS connections to the cluster.
 	NATSTLS natslink.TLSFiles
+	// Admin is the address of a separate listener for metrics, health and pprof, or Off. With it, the HTTP listener does not
+	// serve them.
+	Admin string
+	// ProxyProtocol lists the addresses and networks of proxies whose connections to HTTP, gRPC and Admin begin with a header
+	// of the PROXY protocol.
+	ProxyProtocol []string
+	// ForwardedFor lists the addresses and networks of proxies whose X-Forwarded-For header names the client of an HTTP
+	// request.
+	ForwardedFor []string
 	// Debug is a loopback address for pprof, or Off.
 	Debug string
 	// Store is the directory for persistent data: streams of the embedded NATS server and objects of components.
@@ -107,7 +116,7 @@ func DefaultConfig() Config {
 	rank := rankOf(os.Getenv)
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+rank)) }
 	return Config{
-		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Debug: Off, Store: defaultStore(os.Getenv, rank), NATSSync: SyncInterval(natslink.DefaultSyncInterval),
+		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Admin: Off, Debug: Off, Store: defaultStore(os.Getenv, rank), NATSSync: SyncInterval(natslink.DefaultSyncInterval),
 		MaxConnections: 8192, MaxRequest: 64 << 20, MaxInFlight: 1 << 30, Stall: 30 * time.Second, MinRate: 4 << 10, LameDuck: 2 * time.Second, Drain: 10 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 }
@@ -157,6 +166,9 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.NATSTLS.CA, "nats-ca", c.NATSTLS.CA, "authorities of the cluster of --nats in PEM, instead of those of the system")
 	set.StringVar(&c.NATSTLS.Cert, "nats-cert", c.NATSTLS.Cert, "client certificate for the cluster of --nats in PEM")
 	set.StringVar(&c.NATSTLS.Key, "nats-key", c.NATSTLS.Key, "key of --nats-cert in PEM")
+	set.StringVar(&c.Admin, "admin", c.Admin, `address for metrics, health and pprof, which HTTP then does not serve, or "off"`)
+	set.StringSliceVar(&c.ProxyProtocol, "proxy-protocol", c.ProxyProtocol, "addresses or networks of proxies whose connections (HTTP, gRPC) begin with a header of the PROXY protocol, version 1 or 2")
+	set.StringSliceVar(&c.ForwardedFor, "forwarded-for", c.ForwardedFor, "addresses or networks of proxies whose X-Forwarded-For header names the client of an HTTP request")
 	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
 	set.StringVar(&c.Store, "store", c.Store, "directory for persistent data")
 	set.Var(&c.MaxStore, "max-store", "maximum bytes of the embedded NATS server's streams; 0 for three quarters of the disk")
@@ -198,6 +210,13 @@ func (c *Config) Check() error {
 	}
 	if exposed(c.Debug) {
 		bad("debug", "pprof shows the memory of the program: %s must be a loopback address", c.Debug)
+	}
+	for flag, list := range map[string][]string{"proxy-protocol": c.ProxyProtocol, "forwarded-for": c.ForwardedFor} {
+		if _, err := parseNetworks(list); err != nil {
+			bad(flag, "%w", err)
+		} else if len(list) > 0 && c.TokenFile == "" && c.ClientCA == "" && !c.Insecure {
+			bad(flag, "the users of clients behind a proxy are unknown: set --token-file or --client-ca, or --insecure")
+		}
 	}
 	if c.RequireAudit && c.Audit == "" {
 		bad("require-audit", "there is no file to write: set --audit")
@@ -258,7 +277,7 @@ type listener struct {
 
 // listeners returns the enabled listeners that other processes can reach.
 func (c *Config) listeners() []listener {
-	all := []listener{{"http", c.HTTP}, {"grpc", c.GRPC}}
+	all := []listener{{"http", c.HTTP}, {"grpc", c.GRPC}, {"admin", c.Admin}}
 	if c.NATS == Embedded || c.NATSLeaf != "" {
 		all = append(all, listener{"nats-listen", c.NATSListen})
 	}

@@ -36,7 +36,7 @@ func settle(t *testing.T, args []string, environ map[string]string, file string)
 func TestSettingsAgree(t *testing.T) {
 	values := map[string]string{
 		"owner": "/run/owner.sock", "http": "127.0.0.1:1", "grpc": "off", "nats": "nats://a:4222,nats://b:4222", "nats-listen": "127.0.0.1:2", "nats-leaf": "nats-leaf://a:7422", "nats-domain": "hub",
-		"nats-credentials": "/etc/creds", "nats-ca": "nats-ca.pem", "nats-cert": "nats.pem", "nats-key": "nats-key.pem", "debug": "127.0.0.1:3", "store": "/var/lib/gw", "tls-cert": "c.pem", "tls-key": "k.pem", "client-ca": "ca.pem",
+		"nats-credentials": "/etc/creds", "nats-ca": "nats-ca.pem", "nats-cert": "nats.pem", "nats-key": "nats-key.pem", "debug": "127.0.0.1:3", "admin": "127.0.0.1:4", "proxy-protocol": "a,b", "forwarded-for": "10.0.0.0/8", "store": "/var/lib/gw", "tls-cert": "c.pem", "tls-key": "k.pem", "client-ca": "ca.pem",
 		"token-file": "tokens", "policy": "policy.yaml", "audit": "audit.jsonl", "require-audit": "true", "access-log": "access.jsonl", "allow-hosts": "a.test,b.test", "insecure": "true", "read-only": "true", "max-connections": "77",
 		"max-request": "3MiB", "max-in-flight": "5MiB", "max-store": "7GiB", "nats-sync": "always", "min-rate": "2KiB", "stall": "7s", "lame-duck": "3s", "drain": "1m0s", "log-level": "debug", "log-format": "json",
 	}
@@ -45,8 +45,11 @@ func TestSettingsAgree(t *testing.T) {
 	for name, v := range values {
 		args = append(args, "--"+name+"="+v)
 		environ[gateway.EnvName(name)] = v
-		if name == "allow-hosts" {
+		switch name {
+		case "allow-hosts":
 			v = "[a.test, b.test]"
+		case "proxy-protocol":
+			v = "[a, b]"
 		}
 		file = append(file, name+": "+v)
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/pprof"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/admission"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/edge"
@@ -16,11 +15,9 @@ import (
 // listener's address, which keeps web pages out.
 func (g *Gateway) newDebugServer(l *namedListener) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	for pattern, profile := range profiles {
+		mux.HandleFunc(pattern, profile)
+	}
 	address := l.Addr().String()
 	server := &http.Server{
 		ConnContext: withRemote,

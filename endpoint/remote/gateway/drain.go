@@ -65,6 +65,9 @@ func (g *Gateway) drain(ctx context.Context) {
 	}
 	servers.Wait()
 	g.endRequests()
+	if g.adminServer != nil { // it reports the drain until its end
+		_ = g.adminServer.Close() // best effort: its connections end with the process
+	}
 	if g.debug != nil {
 		_ = g.debug.Close() // best effort: its listener closes with the process
 	}

@@ -88,16 +88,21 @@ type Gateway struct {
 	calls                    *Calls
 	routes                   routes
 
-	http, grpc *namedListener // nil if off
-	httpServer *http.Server
-	grpcServer *grpc.Server
-	guard      *grpcguard.Guard
-	services   grpc.ServiceRegistrar // registers with grpcServer through the guard
-	health     *healthBoard
-	page       *page
-	natsServer *natslink.Server // embedded, or the leaf node of a cluster; nil for neither
-	nats       *nats.Conn       // nil if off
-	debug      *http.Server     // nil if off
+	proxies, forwarders networks // of --proxy-protocol and --forwarded-for
+
+	http, grpc, admin *namedListener // nil if off
+	httpServer        *http.Server
+	adminServer       *http.Server // nil if off
+	adminRoutes       routes
+	states            map[string]*connStates // of the HTTP servers, by listener
+	grpcServer        *grpc.Server
+	guard             *grpcguard.Guard
+	services          grpc.ServiceRegistrar // registers with grpcServer through the guard
+	health            *healthBoard
+	page              *page
+	natsServer        *natslink.Server // embedded, or the leaf node of a cluster; nil for neither
+	nats              *nats.Conn       // nil if off
+	debug             *http.Server     // nil if off
 
 	requests    context.Context // parent of all requests; ends with the drain period
 	endRequests context.CancelFunc
@@ -124,7 +129,16 @@ func New(opts Options) (*Gateway, error) {
 	if log == nil {
 		log = slog.Default()
 	}
+	proxies, err := parseNetworks(opts.Config.ProxyProtocol)
+	if err != nil {
+		return nil, err
+	}
+	forwarders, err := parseNetworks(opts.Config.ForwardedFor)
+	if err != nil {
+		return nil, err
+	}
 	return &Gateway{
+		proxies: proxies, forwarders: forwarders, adminRoutes: routes{ServeMux: http.NewServeMux()}, states: make(map[string]*connStates),
 		config: opts.Config, components: opts.Components, registry: opts.Registry, devices: opts.Devices, log: log,
 		version: orString(opts.Version, endpoint.Version()), logLost: opts.LogLost, lostRecords: newLostRecords(),
 		routes: routes{ServeMux: http.NewServeMux()}, ready: make(chan struct{}),
@@ -136,7 +150,7 @@ func (g *Gateway) Ready() <-chan struct{} { return g.ready }
 
 // Addresses returns the bound addresses. They are valid once the channel of Ready is closed.
 func (g *Gateway) Addresses() Addresses {
-	a := Addresses{HTTP: addressOf(g.http), GRPC: addressOf(g.grpc)}
+	a := Addresses{HTTP: addressOf(g.http), GRPC: addressOf(g.grpc), Admin: addressOf(g.admin)}
 	switch {
 	case g.natsServer != nil:
 		a.NATS = g.natsServer.URL()
@@ -352,7 +366,7 @@ func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 	var debug *namedListener
 	undo := func() error {
 		var errs []error
-		for _, l := range []*namedListener{g.http, g.grpc, debug} {
+		for _, l := range []*namedListener{g.http, g.grpc, g.admin, debug} {
 			if l != nil {
 				// A server that was stopped has already closed its listener.
 				_ = l.Close()
@@ -365,6 +379,12 @@ func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 	}
 	if g.grpc, err = g.listen("grpc", g.config.GRPC, g.config.MaxConnections); err != nil {
 		return undo, err
+	}
+	if g.admin, err = g.listen("admin", g.config.Admin, maxAdminConnections); err != nil {
+		return undo, err
+	}
+	if g.admin != nil {
+		g.admin.Remote = admission.WithUser // for pprof
 	}
 	if debug, err = g.listen("debug", g.config.Debug, 16); err != nil {
 		return undo, err
@@ -385,16 +405,22 @@ func (g *Gateway) openServers(context.Context) (func() error, error) {
 	if g.logLost != nil {
 		g.metrics.MustRegister(newLostLines(g.logLost))
 	}
-	g.registerGauges()
 	g.health = newHealthBoard(g)
 	g.page = newPage(g)
 	if g.http != nil {
 		g.routes.guard = g.needs
-		g.httpServer = g.newHTTPServer()
+		g.httpServer = g.newHTTPServer(g.routes.ServeMux, g.http)
 		g.httpServer.RegisterOnShutdown(g.page.stop)
-		g.health.handle(&g.routes)
 		g.page.handle(&g.routes)
-		g.routes.Handle("GET /metrics", g.metricsHandler())
+		if g.admin == nil {
+			g.handleOperators(&g.routes)
+		}
+	}
+	if g.admin != nil {
+		g.adminRoutes.guard = g.needs
+		g.adminServer = g.newHTTPServer(g.adminRoutes.ServeMux, g.admin)
+		g.handleOperators(&g.adminRoutes)
+		g.handleProfiles(&g.adminRoutes)
 	}
 	if g.grpc != nil {
 		g.guard = g.newGuard()
@@ -402,6 +428,7 @@ func (g *Gateway) openServers(context.Context) (func() error, error) {
 		g.services = g.guard.Services(g.grpcServer)
 		g.health.registerGRPC(g.services)
 	}
+	g.registerGauges()
 	return func() error {
 		if g.grpcServer != nil {
 			g.grpcServer.Stop() // its goroutines run before it serves; a second call has no effect
@@ -470,9 +497,12 @@ func (g *Gateway) env(c Component) (*Env, error) {
 
 // serve accepts requests on all listeners until ctx ends or a listener fails.
 func (g *Gateway) serve(ctx context.Context) error {
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	if g.httpServer != nil {
-		g.background.Go(func() { failed <- g.serveHTTP() })
+		g.background.Go(func() { failed <- serveHTTP(g.httpServer, g.http) })
+	}
+	if g.adminServer != nil {
+		g.background.Go(func() { failed <- serveHTTP(g.adminServer, g.admin) })
 	}
 	if g.grpcServer != nil {
 		g.background.Go(func() { failed <- g.grpcServer.Serve(g.grpc) })
@@ -483,7 +513,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		g.background.Go(func() { g.guard.Run(g.requests) })
 	}
 	a := g.Addresses()
-	g.log.Info("serving", "http", a.HTTP, "grpc", a.GRPC, "nats", a.NATS, "owner", g.owner.path(), "version", g.version, "serves", g.ids.access())
+	g.log.Info("serving", "http", a.HTTP, "grpc", a.GRPC, "nats", a.NATS, "admin", a.Admin, "owner", g.owner.path(), "version", g.version, "serves", g.ids.access())
 	close(g.ready)
 	var err error
 	select {
@@ -498,9 +528,9 @@ func (g *Gateway) serve(ctx context.Context) error {
 	return err
 }
 
-func (g *Gateway) serveHTTP() error {
-	if g.httpServer.TLSConfig != nil {
-		return g.httpServer.ServeTLS(g.http, "", "")
+func serveHTTP(server *http.Server, l *namedListener) error {
+	if server.TLSConfig != nil {
+		return server.ServeTLS(l, "", "")
 	}
-	return g.httpServer.Serve(g.http)
+	return server.Serve(l)
 }

@@ -25,10 +25,13 @@ import (
 // maxHeaderBytes limits the headers of a request.
 const maxHeaderBytes = 64 << 10
 
-// newHTTPServer returns the server of the HTTP listener.
-func (g *Gateway) newHTTPServer() *http.Server {
+// newHTTPServer returns the server of an HTTP listener.
+func (g *Gateway) newHTTPServer(mux *http.ServeMux, l *namedListener) *http.Server {
+	states := newConnStates()
+	g.states[l.name] = states
 	server := &http.Server{
-		Handler: g.front(g.routes.ServeMux), MaxHeaderBytes: maxHeaderBytes,
+		ConnState: states.set,
+		Handler:   g.front(mux, l.Addr().Network() == "unix"), MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:    slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return g.requests },
 		ConnContext: withRemote,
@@ -48,7 +51,7 @@ func withRemote(ctx context.Context, conn net.Conn) context.Context {
 var openPaths = []string{"/health", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"}
 
 // front wraps all HTTP handlers. It adds the trace, checks the identity, counts requests and recovers from panics.
-func (g *Gateway) front(next http.Handler) http.Handler {
+func (g *Gateway) front(next http.Handler, unix bool) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -60,11 +63,18 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 			sw.Header().Set(correlationHeader, id)
 		}
 		ctx, used := withTarget(ctx)
+		client := g.forwardedFrom(r)
+		if client != nil {
+			ctx = admission.WithPeer(ctx, client)
+		}
 		r = r.WithContext(ctx)
+		if client != nil {
+			r.RemoteAddr = client.String()
+		}
 		g.runningHTTP.Inc()
 		defer g.runningHTTP.Dec()
 		defer func() { g.observe(sw, r, used, begin, recover()) }()
-		if err := g.admit(r, crossOrigin); err != nil {
+		if err := g.admit(r, crossOrigin, unix); err != nil {
 			refuse(sw, r, err)
 			return
 		}
@@ -93,11 +103,11 @@ var errCrossSite = admission.NewError(admission.Refused, "refused: sent on behal
 
 // admit identifies the sender and refuses requests forged by web pages: cross-origin requests, and requests to a host
 // name that was rebound to this host.
-func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection) error {
+func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection, unix bool) error {
 	if err := crossOrigin.Check(r); err != nil {
 		return fmt.Errorf("%w: %w", errCrossSite, err)
 	}
-	if !g.ids.open() || g.config.Insecure || r.Host == "" || strings.HasPrefix(g.config.HTTP, "unix:") {
+	if !g.ids.open() || g.config.Insecure || r.Host == "" || unix {
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()

@@ -41,6 +41,9 @@ func (g *Gateway) listen(name, address string, max int) (*namedListener, error) 
 		}
 	}
 	bounded := edge.Listen(l, max, g.config.Stall)
+	if len(g.proxies) > 0 {
+		bounded.Proxy = g.proxies.contains
+	}
 	if g.ids.byUser() {
 		bounded.Remote = admission.WithUser
 	}

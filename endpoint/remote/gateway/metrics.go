@@ -65,7 +65,7 @@ func (g *Gateway) registerGauges() {
 	if files := g.ids.collector(); len(files) > 0 {
 		g.metrics.MustRegister(files)
 	}
-	for _, l := range []*namedListener{g.http, g.grpc} {
+	for _, l := range []*namedListener{g.http, g.grpc, g.admin} {
 		if l == nil {
 			continue
 		}
@@ -76,7 +76,28 @@ func (g *Gateway) registerGauges() {
 			}, func() float64 { return float64(l.Open()) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{
 				Name: "sharedtensor_gateway_connections_refused_total", Help: "Connections refused because the limit was reached.", ConstLabels: labels,
-			}, func() float64 { return float64(l.Refused()) }))
+			}, func() float64 { return float64(l.Refused()) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Name: "sharedtensor_gateway_connections_stalled_total", Help: "Connections with a transfer whose peer made no progress for --stall.", ConstLabels: labels,
+			}, func() float64 { return float64(l.Stalled()) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Name: "sharedtensor_gateway_proxy_header_errors_total", Help: "Connections of --proxy-protocol without a correct header.", ConstLabels: labels,
+			}, func() float64 { return float64(l.Malformed()) }))
+		states := map[string]func() int{}
+		if of := g.states[l.name]; of != nil {
+			for _, state := range []http.ConnState{http.StateNew, http.StateActive, http.StateIdle} {
+				states[state.String()] = func() int { return of.number(state) }
+			}
+		} else {
+			states["unidentified"] = func() int { _, unproven := g.guard.Connections(); return unproven }
+			states["identified"] = func() int { all, unproven := g.guard.Connections(); return all - unproven }
+		}
+		for state, number := range states {
+			g.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "sharedtensor_gateway_connection_states", Help: "Open connections by state: new, active and idle for HTTP; unidentified without a client that the gateway accepts, and identified, for gRPC.",
+				ConstLabels: prometheus.Labels{"listener": l.name, "state": state},
+			}, func() float64 { return float64(number()) }))
+		}
 	}
 	if c := g.ids.certificates; c != nil {
 		gauge("certificate_expires_timestamp_seconds", "When the certificate ends.", func() float64 { return float64(c.expires().Unix()) })

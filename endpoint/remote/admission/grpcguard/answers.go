@@ -286,6 +286,7 @@ func (c *conn) checkAnswers(now time.Time, grace time.Duration) {
 			continue
 		}
 		s.reset = now
+		c.edge.Stalled()
 		s.call.Fail(fmt.Errorf("%w: the client does not read its answer: see --stall", admission.ErrSlow))
 		c.reset(s.id)
 	}

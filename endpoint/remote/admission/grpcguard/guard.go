@@ -144,6 +144,13 @@ func (g *Guard) remove(c *conn) {
 	delete(g.conns, c)
 }
 
+// Connections returns the number of connections, and of those that no known client has used.
+func (g *Guard) Connections() (all, unproven int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.conns), g.unproven.Len()
+}
+
 // prove removes a connection from the unproven ones, because a known client uses it or it is closed.
 func (g *Guard) prove(c *conn) {
 	g.mu.Lock()

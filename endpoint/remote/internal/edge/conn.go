@@ -32,6 +32,7 @@ type Conn struct {
 	stall   time.Duration
 	remote  net.Addr
 	release func() // frees the place in the Listener
+	stalled func() // counts the connection
 
 	read, write deadline
 
@@ -77,7 +78,7 @@ func (d *deadline) again(n int64, err error, stall time.Duration) bool {
 }
 
 func newConn(conn net.Conn, stall time.Duration) *Conn {
-	c := &Conn{Conn: conn, stall: stall, remote: conn.RemoteAddr(), release: func() {}}
+	c := &Conn{Conn: conn, stall: stall, remote: conn.RemoteAddr(), release: func() {}, stalled: func() {}}
 	c.read.set, c.write.set = conn.SetReadDeadline, conn.SetWriteDeadline
 	return c
 }
@@ -121,7 +122,29 @@ func (c *Conn) Expect(what Expectation) {
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.armRead()
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if err != nil && c.read.expired(err) {
+		c.stalled()
+	}
+	return n, err
+}
+
+// expired reports whether err is the end of the deadline of progress.
+func (d *deadline) expired(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.progress.IsZero() && !time.Now().Before(d.progress) && (d.caller.IsZero() || d.progress.Before(d.caller))
+}
+
+// Stalled counts the connection as stalled, because the peer makes no progress with a part that the caller watches. A nil Conn
+// is not counted.
+func (c *Conn) Stalled() {
+	if c != nil {
+		c.stalled()
+	}
 }
 
 func (c *Conn) armRead() {
@@ -158,6 +181,9 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	for {
 		wrote, err := c.Conn.Write(p[n:])
 		if n += wrote; !c.write.again(int64(wrote), err, c.stall) {
+			if err != nil && c.write.expired(err) {
+				c.stalled()
+			}
 			return n, err
 		}
 	}

@@ -24,8 +24,16 @@ const patience = time.Minute
 // start serves a handler behind the edge, over HTTP/1.1 or HTTP/2.
 func start(t *testing.T, http2 bool, stall time.Duration, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
+	server, _ := startCounted(t, http2, stall, handler)
+	return server
+}
+
+// startCounted is start with the listener.
+func startCounted(t *testing.T, http2 bool, stall time.Duration, handler http.HandlerFunc) (*httptest.Server, *edge.Listener) {
+	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
-	server.Listener = edge.Listen(server.Listener, 0, stall)
+	listener := edge.Listen(server.Listener, 0, stall)
+	server.Listener = listener
 	edge.Protect(server.Config, stall)
 	server.EnableHTTP2 = http2
 	if http2 {
@@ -34,7 +42,42 @@ func start(t *testing.T, http2 bool, stall time.Duration, handler http.HandlerFu
 		server.Start()
 	}
 	t.Cleanup(server.Close)
-	return server
+	return server, listener
+}
+
+// A connection whose peer makes no progress with a transfer is counted once. A slow or idle one is not counted.
+func TestStalledConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, http2 bool) {
+		ended := make(chan error, 1)
+		server, listener := startCounted(t, http2, time.Second, func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			if err == nil && r.URL.Path == "/unread" {
+				_, err = w.Write(make([]byte, 64<<20))
+			}
+			ended <- err
+		})
+		post := func(path string, body io.Reader) *http.Response {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, body)
+			require.NoError(t, err)
+			response, err := (&http.Client{Transport: server.Client().Transport.(*http.Transport).Clone()}).Do(request)
+			if err == nil {
+				t.Cleanup(func() { _ = response.Body.Close() })
+			}
+			return response
+		}
+		_ = post("/", bytes.NewReader(make([]byte, 1<<20)))
+		require.NoError(t, within(t, ended))
+		require.Zero(t, listener.Stalled())
+		_ = post("/unread", nil)
+		require.Error(t, within(t, ended))
+		require.EqualValues(t, 1, listener.Stalled())
+		missing, sent := io.Pipe()
+		defer sent.Close()
+		go post("/", io.MultiReader(bytes.NewReader([]byte("begin")), missing))
+		require.Error(t, within(t, ended))
+		require.EqualValues(t, 2, listener.Stalled())
+	})
 }
 
 // each runs a test over both versions of HTTP.

@@ -77,12 +77,13 @@ func (b *connBody) finish() {
 // serveStream limits a stream of HTTP/2.
 func serveStream(w http.ResponseWriter, r *http.Request, next http.Handler, stall time.Duration) {
 	control := http.NewResponseController(w)
+	conn, _ := r.Context().Value(connKey{}).(*Conn)
 	if r.ContentLength != 0 {
-		body := &streamBody{ReadCloser: r.Body, control: control, stall: stall}
+		body := &streamBody{ReadCloser: r.Body, control: control, stall: stall, conn: conn}
 		r.Body = body
 		defer body.stop()
 	}
-	writer := &streamWriter{ResponseWriter: w, control: control, stall: stall}
+	writer := &streamWriter{ResponseWriter: w, control: control, stall: stall, conn: conn}
 	defer writer.finish()
 	next.ServeHTTP(writer, r)
 }
@@ -93,6 +94,7 @@ type streamBody struct {
 	io.ReadCloser
 	control *http.ResponseController
 	stall   time.Duration
+	conn    *Conn // may be nil
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -127,6 +129,7 @@ func (b *streamBody) check() {
 	}
 	left := b.stall - time.Since(b.waiting)
 	if left <= 0 {
+		b.conn.Stalled()
 		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // best effort: the stream may have ended
 		return
 	}
@@ -151,6 +154,7 @@ type streamWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	stall   time.Duration
+	conn    *Conn // may be nil
 
 	mu     sync.Mutex
 	caller bool // the caller has set a deadline, which replaces the deadlines of writes
@@ -168,8 +172,12 @@ func (w *streamWriter) arm(at time.Time) {
 func (w *streamWriter) Write(p []byte) (n int, err error) {
 	defer w.arm(time.Time{})
 	for {
-		w.arm(time.Now().Add(w.stall))
+		begin := time.Now()
+		w.arm(begin.Add(w.stall))
 		wrote, err := w.ResponseWriter.Write(p[n:min(n+streamPiece, len(p))])
+		if err != nil && time.Since(begin) >= w.stall {
+			w.conn.Stalled()
+		}
 		if n += wrote; err != nil || n >= len(p) {
 			return n, err
 		}
