@@ -71,6 +71,11 @@ sharedtensor_gateway_log_lines_lost_total.`,
 		defer close(ended)
 		defer signal.Stop(reopen)
 		go func() {
+			select {
+			case <-g.Ready(): // the files are open
+			case <-ended:
+				return
+			}
 			for {
 				select {
 				case <-reopen:
