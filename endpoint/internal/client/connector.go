@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -37,7 +38,8 @@ type Connector struct {
 
 	ctx  context.Context // ends with the client
 	stop context.CancelFunc
-	work sync.WaitGroup // attempts with their connections, and functions started by Go; added to under mu while not closed
+	live atomic.Pointer[Conn] // conn, for requests on a warm connection; set with mu held
+	work sync.WaitGroup       // attempts with their connections, and functions started by Go; added to under mu while not closed
 
 	mu         sync.Mutex
 	conn       *Conn              // used for requests; nil while the client is not connected
@@ -120,12 +122,15 @@ func (a *attempt) wait(ctx context.Context) (*Conn, error) {
 
 // connOrAttempt returns the live connection. Without one it returns the attempt to connect, and starts it if none runs.
 func (c *Connector) connOrAttempt(now bool) (*Conn, *attempt, error) {
+	if conn := c.live.Load(); conn != nil && conn.reason() == nil {
+		return conn, nil, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, nil, c.closedError()
 	}
-	if c.conn != nil && c.conn.reason() == nil {
+	if c.liveLocked() {
 		return c.conn, nil, nil
 	}
 	a := c.attemptLocked()
@@ -137,6 +142,15 @@ func (c *Connector) connOrAttempt(now bool) (*Conn, *attempt, error) {
 		}
 	}
 	return nil, a, nil
+}
+
+// liveLocked reports whether there is a connection for requests.
+func (c *Connector) liveLocked() bool { return c.conn != nil && c.conn.reason() == nil }
+
+// useLocked makes a connection the one for requests; nil for none.
+func (c *Connector) useLocked(conn *Conn) {
+	c.conn = conn
+	c.live.Store(conn)
 }
 
 // attemptLocked returns the attempt to connect, and starts it if none runs.
@@ -152,8 +166,7 @@ func (c *Connector) attemptLocked() *attempt {
 
 // dialLocked starts an attempt if a record needs a connection or the eager first connection is missing.
 func (c *Connector) dialLocked() {
-	live := c.conn != nil && c.conn.reason() == nil
-	if !c.closed && !live && (c.eager || len(c.table) > 0) {
+	if !c.closed && !c.liveLocked() && (c.eager || len(c.table) > 0) {
 		c.attemptLocked()
 	}
 }
@@ -241,7 +254,8 @@ func (c *Connector) succeed(a *attempt, conn *Conn) bool {
 	}
 	c.attempt, c.failed, c.eager = nil, 0, false
 	c.dials.succeeded()
-	c.conn, a.conn = conn, conn
+	a.conn = conn
+	c.useLocked(conn)
 	c.noteLocked()
 	close(a.done)
 	return true
@@ -265,7 +279,7 @@ func (c *Connector) serve(a *attempt, conn *Conn, failures int) error {
 		c.failed = max(c.failed, failures+1)
 	}
 	if c.conn == conn {
-		c.conn = nil
+		c.useLocked(nil)
 		c.noteLocked()
 	}
 	if used {
@@ -365,7 +379,8 @@ func (c *Connector) Close() {
 		return
 	}
 	conns, table := c.conns, c.table
-	c.closed, c.conn, c.conns, c.table, c.feed = true, nil, nil, nil, nil
+	c.closed, c.conns, c.table, c.feed = true, nil, nil, nil
+	c.useLocked(nil)
 	c.changed.End()
 	c.stop()
 	c.mu.Unlock()

@@ -117,6 +117,11 @@ func (r *requests) endLocked(err error) {
 
 // reason returns why the connection refuses new requests, or nil if it does not.
 func (r *requests) reason() error {
+	select {
+	case <-r.over:
+	default:
+		return nil // without the lock: each request asks
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err

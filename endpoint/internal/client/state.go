@@ -58,7 +58,7 @@ func (c *Connector) stateLocked() State {
 	switch {
 	case c.closed:
 		return State{Closed: true}
-	case c.conn != nil && c.conn.reason() == nil:
+	case c.liveLocked():
 		return State{Connected: true}
 	case c.attempt != nil || c.conn != nil: // a connection that has ended is replaced at once: report connecting
 		return State{Connecting: true}
