@@ -333,13 +333,15 @@ func TestOfferCloseOfStoppedOwner(t *testing.T) {
 func TestOfferCloseThenClientClose(t *testing.T) {
 	drivertest.Leaks(t)
 	w := acceptedOwner(t)
-	cause := make(chan error, 1)
+	began, cause := make(chan struct{}), make(chan error, 1)
 	o, request := w.offered(1, function("wait", func(ctx context.Context) (any, error) {
+		close(began)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return nil, ctx.Err()
 	}))
 	w.call(request, 1, "wait")
+	within(t, "the function runs", began)
 	closed := closeOffer(o)
 	w.NextRequest(message.OpUnwatch, nil) // never answered
 	o.of.Close()
