@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/client"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/internal/ended"
@@ -36,6 +37,9 @@ type FollowOptions struct {
 	// version meanwhile. If it returns an error, the version is refused and the follower keeps the previous one until a
 	// newer version is published. ctx ends when the follower is closed. Nil accepts every version.
 	Validate func(ctx context.Context, v ModelVersion) error
+	// Device is the device on which the tensors are required, as in [AcquireOptions]. The owner copies a new version there
+	// before it replaces the one in use, so requests never wait for the copy. Nil means where they were published.
+	Device driver.Device
 	// RefuseOlder refuses a version of another owner with a lower number than the version in use, with
 	// [ErrOlderVersion]. An owner that restarts without its models counts from 1 again, unless publishers set
 	// [PublishOptions.After]. By default the follower uses what the new owner publishes.
@@ -325,9 +329,13 @@ func (f *Follower[T]) heard(e Event, tries *retries) {
 
 // take attaches the newest version and puts it in use, unless it is already in use or was refused.
 func (f *Follower[T]) take(tries *retries) {
-	ctx, cancel := context.WithTimeout(f.ctx, takeTimeout)
+	limit := takeTimeout
+	if f.opts.Device != nil {
+		limit = placeTimeout
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, limit)
 	defer cancel()
-	h, err := f.client.Acquire(ctx, f.name, AcquireOptions{})
+	h, err := f.client.Acquire(ctx, f.name, AcquireOptions{Device: f.opts.Device})
 	switch {
 	case err == nil:
 		tries.stop()
@@ -344,8 +352,12 @@ func (f *Follower[T]) take(tries *retries) {
 	}
 }
 
-// takeTimeout limits one attempt to attach, so that events are processed meanwhile.
-const takeTimeout = 30 * time.Second
+// takeTimeout limits one attempt to attach, so that events are processed meanwhile. placeTimeout is that of an attempt that
+// waits for a copy to a device.
+const (
+	takeTimeout  = 30 * time.Second
+	placeTimeout = 10 * time.Minute
+)
 
 // offer puts a new version in use if it can be prepared. It takes ownership of the handle.
 func (f *Follower[T]) offer(h *Handle, tries *retries) {

@@ -35,6 +35,7 @@ func Write(w io.Writer, info endpoint.ServerInfo) error {
 	m.tasks(info.Stats)
 	m.memory(info)
 	m.reuse(info.Stats)
+	m.placements(info.Placements)
 	m.limits(info.Limits)
 	m.refusals(info.Refusals)
 	m.endpoints(info.Endpoints)
@@ -178,6 +179,29 @@ func (m *writer) memory(info endpoint.ServerInfo) {
 	for _, d := range slices.SortedFunc(slices.Values(info.Devices), func(a, b endpoint.DeviceInfo) int { return cmp.Compare(a.UUID, b.UUID) }) {
 		m.sample("device_info", "1", "device", shortName(d), "uuid", d.UUID, "name", d.Name)
 	}
+}
+
+// placements writes the metrics of copies of versions, by device.
+func (m *writer) placements(list []endpoint.PlacementDevice) {
+	if len(list) == 0 {
+		return
+	}
+	each := func(name, kind, help string, value func(endpoint.PlacementDevice) string) {
+		m.family(name, kind, help)
+		for _, p := range list {
+			m.sample(name, value(p), "device", shortName(p.Device), "uuid", p.Device.UUID)
+		}
+	}
+	size := func(n int64) string { return count(uint64(max(n, 0))) }
+	each("placements", "gauge", "Copies of versions on other devices.", func(p endpoint.PlacementDevice) string { return strconv.Itoa(p.Placements) })
+	each("placement_bytes", "gauge", "Size of the copies.", func(p endpoint.PlacementDevice) string { return size(p.Bytes) })
+	each("placement_budget_bytes", "gauge", "Limit on the size of the copies.", func(p endpoint.PlacementDevice) string { return size(p.Budget) })
+	each("placement_hits_total", "counter", "Requests that found a copy.", func(p endpoint.PlacementDevice) string { return count(p.Hits) })
+	each("placement_copies_total", "counter", "Copies that were made.", func(p endpoint.PlacementDevice) string { return count(p.Copies) })
+	each("placement_copied_bytes_total", "counter", "Size of the copies that were made.", func(p endpoint.PlacementDevice) string { return size(p.CopiedBytes) })
+	each("placement_copy_seconds_total", "counter", "Time that copies took.", func(p endpoint.PlacementDevice) string { return seconds(p.CopyTime) })
+	each("placement_evictions_total", "counter", "Copies without holders that were freed for lack of room.", func(p endpoint.PlacementDevice) string { return count(p.Evictions) })
+	each("placement_failures_total", "counter", "Copies that could not be made.", func(p endpoint.PlacementDevice) string { return count(p.Failures) })
 }
 
 // reuse writes the metrics of reused memory.

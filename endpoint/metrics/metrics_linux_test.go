@@ -252,6 +252,16 @@ func TestMetricsComplete(t *testing.T) {
 	want[series("limit_client_used", some)], want[series("limit_used", some)], want[series("limit_refused_total", some)] = 73, 74, 75
 	want[series("limit_client", one)], want[series("limit_client_used", one)] = 76, 0
 	want[series("limit_used", one)], want[series("limit_refused_total", one)] = 0, 0
+	info.Placements = []endpoint.PlacementDevice{{
+		Device: endpoint.DeviceInfo{UUID: "u2", Type: "cuda", Index: 3}, Budget: 80, Bytes: 81, Placements: 82, Hits: 83, Copies: 84, CopiedBytes: 85,
+		CopyTime: 86 * time.Second, Evictions: 87, Failures: 88,
+	}}
+	for name, value := range map[string]float64{
+		"placement_budget_bytes": 80, "placement_bytes": 81, "placements": 82, "placement_hits_total": 83, "placement_copies_total": 84,
+		"placement_copied_bytes_total": 85, "placement_copy_seconds_total": 86, "placement_evictions_total": 87, "placement_failures_total": 88,
+	} {
+		want[series(name, map[string]string{"device": "cuda:3", "uuid": "u2"})] = value
+	}
 	info.NotAdopted = make([]endpoint.NotAdopted, 2)
 	info.Refusals = []endpoint.Refusals{{Right: "publish", Count: 77}}
 	for _, right := range access.Rights() {

@@ -232,3 +232,107 @@ func TestPlacementDriverFails(t *testing.T) {
 		})
 	}
 }
+
+// Unused placements are freed after their time, and before that for others: the earliest unused first under the budget.
+func TestPlacementEvicted(t *testing.T) {
+	p := newPlacing(t, 5*mib, time.Hour)
+	c := p.client()
+	gpu := p.devices[1]
+	sums := map[string]module.Digest{}
+	for _, name := range []string{"a", "bb", "ccc"} {
+		sums[name] = p.publish(name, p.devices[0], 300_000) // 2 MiB with the granularity of the device
+		h := p.acquire(c, name, gpu, sums[name])
+		require.NoError(t, h.Close())
+		require.Eventually(t, func() bool { return !p.placed(name)[0].UnusedSince.IsZero() }, time.Minute, time.Millisecond)
+	}
+	require.Empty(t, p.placed("a"))
+	require.EqualValues(t, 1, p.use(gpu).Evictions)
+	held, other := p.acquire(c, "a", gpu, sums["a"]), p.acquire(c, "ccc", gpu, sums["ccc"])
+	require.Empty(t, p.placed("bb"))
+	_, err := c.Acquire(t.Context(), "bb", endpoint.AcquireOptions{Device: gpu})
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	h := p.acquire(c, "bb", p.devices[0], sums["bb"])
+	require.NoError(t, errors.Join(h.Close(), held.Close(), other.Close()))
+	require.EqualValues(t, 1, fixture.LimitUse(t, p.Server, "placement_bytes").Refused)
+}
+
+// Unused placements are freed when the device refuses memory.
+func TestPlacementFreedForMemory(t *testing.T) {
+	p := newPlacing(t, 1<<40, time.Hour)
+	c := p.client()
+	gpu := p.devices[1]
+	sum := p.publish("m", p.devices[0], 300_000)
+	require.NoError(t, p.acquire(c, "m", gpu, sum).Close())
+	require.Eventually(t, func() bool { return !p.placed("m")[0].UnusedSince.IsZero() }, time.Minute, time.Millisecond)
+	mem, err := gpu.Alloc(255 * mib)
+	require.NoError(t, err)
+	require.Empty(t, p.placed("m"))
+	_, err = c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: gpu})
+	require.ErrorIs(t, err, driver.ErrOutOfMemory)
+	require.NoError(t, mem.Close())
+	require.NoError(t, p.acquire(c, "m", gpu, sum).Close())
+}
+
+// An owner makes placements only on its configured devices. A client needs the device too, and stays below its limit.
+func TestPlacementRefused(t *testing.T) {
+	p := newPlacing(t, 64*mib, 0, func(o *endpoint.ServerOptions) {
+		o.Placements = o.Placements[1:2]
+		o.Limits.PlacementBytes = 3 * mib
+	})
+	c := p.client()
+	sum := p.publish("m", p.devices[0], 300_000)
+	p.publish("n", p.devices[0], 300_000)
+	_, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: p.devices[2]})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "serve --place")
+	h := p.acquire(c, "m", p.devices[1], sum)
+	_, err = c.Acquire(t.Context(), "n", endpoint.AcquireOptions{Device: p.devices[1]})
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	require.NoError(t, h.Close())
+
+	bare, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: p.Socket(), OverSocket: true, Devices: p.devices[:1]})
+	require.NoError(t, err)
+	_, err = bare.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: p.devices[1]})
+	require.ErrorIs(t, err, endpoint.ErrCapability)
+	require.NoError(t, bare.Close())
+
+	for _, wrong := range [][]endpoint.PlacementOptions{{{}}, {{Device: p.devices[0]}, {Device: p.devices[0]}}, {{Device: p.devices[1]}}, {{Device: p.devices[0], Budget: -1}}} {
+		_, err = endpoint.NewServer(endpoint.ServerOptions{Local: true, Devices: p.devices[:1], Placements: wrong})
+		require.ErrorIs(t, err, endpoint.ErrConfiguration)
+	}
+}
+
+// A follower with a device uses each version on that device. The version before it stays in use until the copy is complete.
+func TestPlacementFollowed(t *testing.T) {
+	p := newPlacing(t, 64*mib, 0)
+	gpu := p.devices[1]
+	first := p.publish("m", p.devices[0], 1000)
+	f, err := p.client().Follow(t.Context(), "m", endpoint.FollowOptions{Device: gpu})
+	require.NoError(t, err)
+	using := func(sum module.Digest) {
+		t.Helper()
+		require.NoError(t, f.Use(func(v endpoint.ModelVersion) error {
+			require.Equal(t, gpu.Info().UUID, v.StateDict.Storages()[0].Memory().Device().Info().UUID)
+			return module.Verify(t.Context(), v.StateDict, sum)
+		}))
+	}
+	using(first)
+	p.fake.FailEvery("cuMemcpyHtoDAsync", cu.ERROR_UNKNOWN)
+	second := p.publish("m", p.devices[0], 2000)
+	for f.Status().Refused == nil {
+		changed := f.Changed()
+		if f.Status().Refused == nil {
+			<-changed
+		}
+	}
+	using(first)
+	p.fake.FailNone()
+	for f.Status().Version != 2 {
+		changed := f.Changed()
+		if f.Status().Version != 2 {
+			<-changed
+		}
+	}
+	using(second)
+	require.NoError(t, f.Close())
+}

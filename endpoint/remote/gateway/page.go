@@ -96,6 +96,8 @@ type modelStatus struct {
 	PublishedAt time.Time `json:"published_at"`
 	Source      string    `json:"source,omitempty"`
 	Holders     []string  `json:"holders"`
+	// Placements lists its copies on other devices.
+	Placements []endpoint.PlacementInfo `json:"placements,omitempty"`
 }
 
 func newPage(g *Gateway) *page {
@@ -308,7 +310,7 @@ func (g *Gateway) ownerForPage(ctx context.Context) (s ownerStatus, models []mod
 		for _, v := range m.Versions {
 			models = append(models, modelStatus{
 				Name: m.Name, Newest: v.Version == m.Current, Version: v.Version, Bytes: v.Bytes, Tensors: v.Tensors,
-				PublishedAt: v.PublishedAt, Source: v.Source, Holders: holderWords(v.Holders),
+				PublishedAt: v.PublishedAt, Source: v.Source, Holders: holderWords(v.Holders), Placements: v.Placements,
 			})
 		}
 	}

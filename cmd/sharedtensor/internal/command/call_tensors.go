@@ -116,7 +116,7 @@ func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error)
 	if isFile {
 		return on.fromFile(ctx, path, name)
 	}
-	h, err := acquire(ctx, on.owner, on.client, path, 0)
+	h, err := acquire(ctx, on.owner, on.client, path, endpoint.AcquireOptions{})
 	if errors.Is(err, endpoint.ErrNotFound) {
 		err = fmt.Errorf("%q is neither a file nor a published name: %w", path, err)
 	}

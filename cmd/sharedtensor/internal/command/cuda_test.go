@@ -38,6 +38,31 @@ func TestCUDA(t *testing.T) {
 	require.FileExists(t, p.file("shared-tensor-1.sock"), "the device's index is in the default socket")
 }
 
+// An owner with --place copies a model to the GPUs for get and place. ls, holders, top and metrics show the copies.
+func TestPlacements(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.env = append(p.env, cudatest.Options{Devices: 2}.Env(t)...)
+	path := p.model("m.safetensors", 1)
+	p.serve("--place", "cuda:0=64MiB,keep=1h", "--place", "host", "m="+path)
+	require.Contains(t, p.must("place", "m", "--device", "cuda:0"), "placed m version 1 on cuda:0")
+	p.must("get", "m", "--device", "cuda:0", "-o", p.file("copy.safetensors"))
+	require.Equal(t, digests(t, path), digests(t, p.file("copy.safetensors")))
+	require.Regexp(t, `on cuda:0 .* unused for `, p.must("ls"))
+	require.Contains(t, p.must("ls", "--json"), `"placements"`)
+	metrics := p.must("metrics")
+	for name, value := range map[string]string{"placement_copies_total": "1", "placement_hits_total": "1", "placements": "1", "placement_budget_bytes": "67108864"} {
+		require.Regexp(t, `(?m)^sharedtensor_`+name+`\{device="cuda:0",uuid="[^"]+"\} `+value+`$`, metrics)
+	}
+	require.Regexp(t, `PLACEMENTS(?s:.*)cuda:0 .*64\.0? ?MiB`, p.must("top", "--once"))
+
+	require.Contains(t, p.fails(cli.ExitFailure, "place", "m", "--device", "cuda:1"), "serve --place")
+	require.Contains(t, p.fails(cli.ExitUsage, "place", "m"), "--device DEVICE is missing")
+	for _, bad := range []string{"gpu", "cuda:0=", "cuda:0=0", "cuda:0=4GiB,keep", "cuda:0=4GiB,keep=-1s", "cuda:0,size=3"} {
+		require.Contains(t, p.fails(cli.ExitUsage, "serve", "--place", bad), "use DEVICE", bad)
+	}
+}
+
 func TestCUDAWithoutDriver(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -22,6 +22,7 @@ type getFlags struct {
 	output  string
 	version uint64
 	ties    bool
+	device  string // that requires a placement; empty for where the model is
 }
 
 func newGetCommand() *cobra.Command {
@@ -36,6 +37,7 @@ FILE is replaced once the new one is complete, and is unchanged on failure. Use 
 		Example: `  sharedtensor get llm -o copy.safetensors
   sharedtensor get qwen -o copy.gguf
   sharedtensor get llm --version 3 -o v3.safetensors
+  sharedtensor get llm --device cuda:0 -o from-gpu.safetensors
   sharedtensor get llm -o - | sha256sum`,
 		Args: cli.Exactly("NAME"),
 		RunE: func(c *cobra.Command, words []string) error {
@@ -52,6 +54,7 @@ FILE is replaced once the new one is complete, and is unchanged on failure. Use 
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 1)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write")
 	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 means the newest")
+	placeDeviceFlag(c, &o.device, "attach the model on this device (host or cuda:N); the owner copies it there (serve --place)")
 	c.Flags().BoolVar(&o.ties, "python-ties", false, "also record tied names in the metadata, as Python's load_model expects")
 	return c
 }
@@ -61,7 +64,7 @@ const standardOutput = "-"
 
 // get attaches a model and writes it to a file.
 func get(c *cobra.Command, o getFlags, name string) error {
-	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
+	return withModel(c.Context(), o.owner, name, o.version, o.device, func(h *endpoint.Handle) error {
 		sd, start := h.StateDict(), time.Now()
 		meter := term.NewMeter(c.ErrOrStderr(), "writing", "wrote", o.output)
 		opts, said, err := module.SaveOptions{PythonTies: o.ties, Progress: meter.Update}, c.OutOrStdout(), error(nil)
@@ -84,9 +87,16 @@ func get(c *cobra.Command, o getFlags, name string) error {
 	})
 }
 
-// withModel attaches a version of a model, 0 for the newest, calls use, and closes the handle.
-func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint64, use func(*endpoint.Handle) error) (err error) {
-	devices, err := devicesOf(ctx, o, name, version)
+// withModel attaches a version of a model, 0 for the newest, calls use, and closes the handle. A device that is not empty
+// requires a placement there.
+func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint64, device string, use func(*endpoint.Handle) error) (err error) {
+	var devices []driver.Device
+	opts := endpoint.AcquireOptions{Version: version}
+	if device == "" {
+		devices, err = devicesOf(ctx, o, name, version)
+	} else if opts.Device, err = cli.OpenDevice(device); err == nil {
+		devices = append(devices, opts.Device)
+	}
 	if err != nil {
 		return err
 	}
@@ -96,7 +106,7 @@ func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	h, err := acquire(ctx, o, client, name, version)
+	h, err := acquire(ctx, o, client, name, opts)
 	if err != nil {
 		return err
 	}
@@ -104,11 +114,11 @@ func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint
 	return use(h)
 }
 
-func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string, version uint64) (*endpoint.Handle, error) {
+func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string, opts endpoint.AcquireOptions) (*endpoint.Handle, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
 	return loaded(ctx, o, func() (*endpoint.Handle, error) {
-		return client.Acquire(ctx, name, endpoint.AcquireOptions{Version: version})
+		return client.Acquire(ctx, name, opts)
 	})
 }
 

@@ -158,6 +158,9 @@ func holdingTable(list []holding, now time.Time) *term.Table {
 		term.Column{Title: "LEASES", Align: term.Right}, term.Column{Title: "SINCE", Align: term.Right}, term.Column{Title: "LABEL", Give: 2})...)
 	for _, h := range list {
 		cells := []string{h.Name, "-", h.State}
+		if n := len(h.Placements); n > 0 {
+			cells[2] += ", on " + term.Count(n, "other device")
+		}
 		if h.Version > 0 {
 			cells[1] = strconv.FormatUint(h.Version, 10)
 		}

@@ -168,7 +168,7 @@ func describeName(c *cobra.Command, o inspectFlags, name string) (*description, 
 	if err != nil || !o.digest {
 		return d, err
 	}
-	return d, withModel(c.Context(), o.owner, name, d.Version, func(h *endpoint.Handle) error {
+	return d, withModel(c.Context(), o.owner, name, d.Version, "", func(h *endpoint.Handle) error {
 		return d.hash(c, func(t *tensorRow) (hashSource, error) {
 			got, found := h.StateDict().Get(t.Name)
 			if !found {

@@ -31,7 +31,8 @@ func newLsCommand() *cobra.Command {
 		Long: `List the published models: the newest version of each name, or with --all every version that is still in memory. HOLDERS is
 the number of connections that hold the version; see holders. A version that is loading, waiting or failed to load has a separate line
 with its progress and rate, or the error. A version that an earlier owner has kept and that the owner cannot map has a line with
-the reason; it stays kept until its name is withdrawn.`,
+the reason; it stays kept until its name is withdrawn. A copy of a version on another device (serve --place) has a line below the
+version, with its size there, its holders, its age, and its state: copying, in use or unused.`,
 		Example: `  sharedtensor ls
   sharedtensor ls --all llm
   sharedtensor ls --json`,
@@ -128,7 +129,10 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 		{Title: "NAME", Give: 1}, {Title: "VERSION", Align: term.Right}, {Title: "BYTES", Align: term.Right},
 		{Title: "TENSORS", Align: term.Right}, {Title: "HOLDERS", Align: term.Right}, {Title: "AGE", Align: term.Right},
 	}
-	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Loading != nil || len(m.NotAdopted) > 0 })
+	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool {
+		placed := slices.ContainsFunc(shown(m, all), func(v endpoint.VersionInfo) bool { return len(v.Placements) > 0 })
+		return m.Loading != nil || len(m.NotAdopted) > 0 || placed
+	})
 	if all || loading {
 		columns = append(columns, term.Column{Title: "STATE", Give: 3})
 	}
@@ -143,6 +147,14 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 				cells = append(cells, versionState(m, v))
 			}
 			t.Add(append(cells, source(v))...)
+			for _, p := range v.Placements {
+				age := "-"
+				if !p.MadeAt.IsZero() {
+					age = term.FormatAge(now.Sub(p.MadeAt))
+				}
+				t.Add("  on "+driverName(p.Device), strconv.FormatUint(v.Version, 10), term.FormatBytes(p.Bytes), "-", strconv.Itoa(p.Holders), age,
+					placementState(p, now), "copy of "+m.Name)
+			}
 		}
 		if l := m.Loading; l != nil {
 			size, age := "-", "-"
@@ -175,6 +187,17 @@ func loadText(l *endpoint.LoadInfo) string {
 		text += ", " + term.FormatRate(l.Done, l.UpdatedAt.Sub(l.StartedAt))
 	}
 	return text
+}
+
+// placementState describes the state of a placement.
+func placementState(p endpoint.PlacementInfo, now time.Time) string {
+	switch {
+	case p.Making:
+		return "copying"
+	case p.UnusedSince.IsZero():
+		return "in use, " + term.Count(int(p.Hits), "hit")
+	}
+	return "unused for " + term.FormatAge(now.Sub(p.UnusedSince))
 }
 
 // versionState describes the state of a version.

@@ -69,7 +69,7 @@ func newRootCommand() *cobra.Command {
 		}
 	}
 	add(groupOwner, newServeCommand(), newKeepCommand(), newUpgradeCommand(), newPublishCommand(), newRollbackCommand(), newWithdrawCommand())
-	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
+	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newPlaceCommand(), newWatchCommand(), newPingCommand())
 	add(groupClient, newHoldersCommand(), newTopCommand(), newMetricsCommand())
 	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
 	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())

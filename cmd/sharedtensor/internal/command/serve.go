@@ -44,6 +44,11 @@ example in another container: the owner waits 5 s for it when it starts, and nev
 names and version numbers, and readers keep their leases. A model that it cannot map, for example because a device is missing,
 stays kept, and ls shows the reason. A NAME=PATH whose files have not changed is not loaded again.
 
+With --place DEVICE, the owner copies a model to that device when a process requires it there (get --device, place,
+AcquireOptions.Device), once for all processes. DEVICE=BYTES limits the copies, for example --place cuda:0=40GiB,keep=5m. A copy
+stays for the time keep after its last reader has left. The one that is unused for the longest time makes room for
+another. The flag can be repeated for more devices. Copies are not kept by --keep.
+
 With --policy, a file decides which users and groups may list, acquire, publish and withdraw which names, and call and
 offer which endpoints; sharedtensor config describes it. The socket then admits the users of the rules. Each change is
 one line with msg=audit in the log, or in the file of --audit as JSON. Lines that cannot be written are reported in the log and
@@ -70,6 +75,7 @@ type serveFlags struct {
 	policy          string // path of the policy file, or empty
 	audit           string // path of the audit log, or empty for the log
 	requireAudit    bool
+	places          []string // values of --place
 }
 
 func newServeCommand() *cobra.Command {
@@ -81,6 +87,7 @@ func newServeCommand() *cobra.Command {
 		Example: `  sharedtensor serve llm=model.safetensors
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock
   sharedtensor serve --device cuda:0 llm=./llama-3
+  sharedtensor serve --place cuda:0=40GiB,keep=5m a=a.safetensors b=b.safetensors
   sharedtensor serve gpt2=hf:openai-community/gpt2
   sharedtensor serve llm=llama-3-Q4_K_M.gguf
   sharedtensor serve --keep llm=./llama-3
@@ -109,6 +116,7 @@ func newServeCommand() *cobra.Command {
 	f.Lookup("keep").NoOptDefVal = keepProcess
 	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions([]string{keepProcess, keepConnect, keepSystemd, keepDir}, cobra.ShellCompDirectiveNoFileComp))
 	o.retain.add(c)
+	f.StringArrayVar(&o.places, "place", nil, "copy models to this device for the processes that require them there: DEVICE[=BYTES][,keep=DURATION] (repeatable)")
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also accept processes of this user id, which may publish too")
 	f.StringVar(&o.policy, "policy", "", "YAML file with the rights of users and groups (see sharedtensor config)")
 	f.StringVar(&o.audit, "audit", "", "append a line of JSON for each change to this file (default: the log)")
@@ -161,6 +169,11 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	}
 	if err := o.retain.check(c); err != nil {
 		return nil, nil, err
+	}
+	for _, text := range o.places {
+		if _, err := parsePlace(text); err != nil {
+			return nil, nil, cli.UsageError(c, err)
+		}
 	}
 	if o.policy != "" && len(o.uids) > 0 {
 		return nil, nil, cli.Usagef(c, "--allow-uid and --policy exclude each other: add a rule for these users")

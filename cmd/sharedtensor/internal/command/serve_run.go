@@ -70,6 +70,11 @@ func serve(c *cobra.Command, o serveFlags, out *streams, models []modelArg) (nex
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.device.Close()) }()
+	places, opened, err := openPlaces(o.places, s.device)
+	defer func() { err = errors.Join(err, closeAll(opened)) }()
+	if err != nil {
+		return nil, err
+	}
 	var store closableStore
 	if o.keep == keepSystemd {
 		store, err = openSystemd()
@@ -91,6 +96,7 @@ func serve(c *cobra.Command, o serveFlags, out *streams, models []modelArg) (nex
 		s.auditFile = file
 		defer func() { err = errors.Join(err, file.Close()) }()
 	}
+	opts.Placements, opts.Devices = places, append(opts.Devices, opened...)
 	opts.Audit, opts.RequireAudit, opts.LogLost = audit, o.requireAudit, out.lost
 	if o.keep == keepProcess || o.keep == keepConnect {
 		if store, err = openKeeper(opts.Socket, o.keep == keepConnect, log); err != nil {

@@ -43,6 +43,9 @@ func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	if loading := t.loading(width); len(loading.rows) > 0 {
 		sections = append(sections, loading)
 	}
+	if len(t.Owner.Placements) > 0 {
+		sections = append(sections, t.placements(width))
+	}
 	sections = append(sections, t.endpoints(width), t.sessions(width), t.tasks(width))
 	room := math.MaxInt
 	if height > 0 {
@@ -188,7 +191,8 @@ func (t *topSnapshot) memory(width int) topSection {
 
 // uses maps purposes to words.
 var uses = map[endpoint.MemoryUsage]string{
-	endpoint.MemoryObjects: "managed objects", endpoint.MemoryResults: "cached results", endpoint.MemoryTasks: "results of tasks",
+	endpoint.MemoryPlacements: "copies of models",
+	endpoint.MemoryObjects:    "managed objects", endpoint.MemoryResults: "cached results", endpoint.MemoryTasks: "results of tasks",
 }
 
 // label returns the label of a purpose below its device.
@@ -228,6 +232,28 @@ func (t *topSnapshot) loading(width int) topSection {
 	for _, m := range t.Models {
 		if l := m.Loading; l != nil {
 			table.Add(m.Name, term.FormatBytes(l.Done), term.FormatBytes(l.Total), loadText(l))
+		}
+	}
+	return tableSection(table, width)
+}
+
+// placements lists the copies of versions, below the devices with their budgets and counters.
+func (t *topSnapshot) placements(width int) topSection {
+	table := term.NewTable(term.Column{Title: "PLACEMENTS", Give: 1}, term.Column{Title: "BYTES", Align: term.Right}, term.Column{Title: "OF", Align: term.Right},
+		term.Column{Title: "HITS", Align: term.Right}, term.Column{Title: "COPIES", Align: term.Right}, term.Column{Title: "EVICTED", Align: term.Right},
+		term.Column{Title: "FAILED", Align: term.Right}, term.Column{Title: "STATE", Give: 2})
+	for _, d := range t.Owner.Placements {
+		table.Add(driverName(d.Device), term.FormatBytes(d.Bytes), term.FormatBytes(d.Budget), strconv.FormatUint(d.Hits, 10), strconv.FormatUint(d.Copies, 10),
+			strconv.FormatUint(d.Evictions, 10), strconv.FormatUint(d.Failures, 10), "kept for "+term.FormatDuration(d.Keep))
+		for _, m := range t.Models {
+			for _, v := range m.Versions {
+				for _, p := range v.Placements {
+					if p.Device.UUID == d.Device.UUID {
+						table.Add(fmt.Sprintf("  %s v%d", m.Name, v.Version), term.FormatBytes(p.Bytes), "", strconv.FormatUint(p.Hits, 10), "", "", "",
+							placementState(p, t.At)+", "+term.Count(p.Holders, "holder"))
+					}
+				}
+			}
 		}
 	}
 	return tableSection(table, width)

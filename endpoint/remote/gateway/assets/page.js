@@ -185,6 +185,13 @@ function progress(t) {
   return element("span", {}, bar, ` ${Math.floor(100 * (t.done ?? 0) / t.total)} % ${t.message ?? ""}`);
 }
 
+// placementWords describes the copy of a version on another device.
+function placementWords(p) {
+  const device = p.device.type === "cpu" ? "host" : `${p.device.type}:${p.device.index}`;
+  const state = p.making ? "copying" : p.holders ? `${count(p.holders)} holders` : "unused";
+  return `${device}: ${bytes(p.bytes)}, ${state}, ${count(p.hits)} hits`;
+}
+
 function drawTables(s) {
   const rate = (c) => rates.get(c.protocol + " " + c.method) ?? 0;
   table("models", [
@@ -194,6 +201,7 @@ function drawTables(s) {
     { title: "Tensors", number: true, draw: (m) => count(m.tensors) },
     { title: "Age", number: true, draw: (m) => age(m.published_at, s.time) },
     { title: "Holders", wide: true, draw: (m) => m.holders.length ? m.holders.join(", ") : "none" },
+    { title: "Copies", wide: true, draw: (m) => (m.placements || []).map(placementWords).join(", ") || "none" },
     { title: "Source", wide: true, draw: (m) => m.source ?? "" },
   ], filtered("filter-models", s.models, (m) => m.name), (m) => m.name + "@" + m.version, "no models published");
   table("calls", [
