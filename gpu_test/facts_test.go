@@ -57,6 +57,9 @@ var questions = slices.Concat([]question{
 	{"call-overhead", "One call through the binding (cuCtxGetCurrent, cuMemGetInfo), and `Device.Do` around nothing", "TestFactCallOverhead"},
 	{"launch-overhead", "Queueing one empty kernel, and waiting for it", "TestFactCallOverhead"},
 	{"load", "`Memory.LoadAt` from a cached file, beside reading alone and copying from pinned memory alone", "TestFactLoad"},
+	{"placement-copy", "A placement of a model of 4 GiB from host memory, beside a bare copy from pinned memory", "TestFactPlacement"},
+	{"placement-attach", "Attaching a placement that exists, over the socket", "TestFactPlacement"},
+	{"placement-swap", "Ten models of 2 GiB of which three fit on the GPU: attaching the next one", "TestFactPlacementSwap"},
 	{"load-model", "`module.Load` of the same bytes as a safetensors file", "TestFactLoad"},
 }, slabQuestions())
 

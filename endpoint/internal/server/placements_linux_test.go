@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
@@ -30,6 +34,7 @@ type placing struct {
 	t       *testing.T
 	fake    *cudatest.Fake
 	devices []driver.Device // host, cuda:0, cuda:1
+	opts    endpoint.ServerOptions
 }
 
 const mib = 1 << 20
@@ -58,12 +63,66 @@ func newPlacing(t *testing.T, budget int64, keep time.Duration, more ...func(*en
 	for _, f := range more {
 		f(&opts)
 	}
-	p.Server, err = endpoint.NewServer(opts)
-	require.NoError(t, err)
-	var served sync.WaitGroup
-	served.Go(func() { _ = p.Serve(context.Background()) })
-	t.Cleanup(func() { require.NoError(t, p.Close()); served.Wait() })
+	p.opts = opts
+	p.start()
 	return p
+}
+
+// start starts the owner.
+func (p *placing) start() {
+	p.t.Helper()
+	s, err := endpoint.NewServer(p.opts)
+	require.NoError(p.t, err)
+	p.Server = s
+	var served sync.WaitGroup
+	served.Go(func() { _ = s.Serve(context.Background()) })
+	p.t.Cleanup(func() { require.NoError(p.t, s.Close()); served.Wait() })
+}
+
+// keptFiles is a store in this process.
+type keptFiles struct {
+	mu    sync.Mutex
+	files map[string]int
+}
+
+func (k *keptFiles) Put(name string, f *os.File) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	k.files[name] = fd
+	return err
+}
+
+func (k *keptFiles) Remove(names ...string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range names {
+		if fd, has := k.files[name]; has {
+			_ = unix.Close(fd)
+		}
+		delete(k.files, name)
+	}
+	return nil
+}
+
+func (k *keptFiles) Stored() (map[string]*os.File, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string]*os.File{}
+	for name, stored := range k.files {
+		fd, err := unix.FcntlInt(uintptr(stored), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = os.NewFile(uintptr(fd), name)
+	}
+	return out, nil
+}
+
+func (k *keptFiles) names() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.files))
 }
 
 // client returns a client of the socket, with the devices of the owner.
@@ -335,4 +394,59 @@ func TestPlacementFollowed(t *testing.T) {
 	}
 	using(second)
 	require.NoError(t, f.Close())
+}
+
+// A store keeps the origin and no placement. A reader of a placement keeps its memory and its lease over a restart of the
+// owner, and the next reader gets a new placement.
+func TestPlacementAfterRestart(t *testing.T) {
+	store := &keptFiles{files: map[string]int{}}
+	defer func() { require.NoError(t, store.Remove(store.names()...)) }()
+	p := newPlacing(t, 64*mib, time.Hour, func(o *endpoint.ServerOptions) { o.Keep = store })
+	gpu := p.devices[1]
+	sum := p.publish("m", p.devices[0], 1000)
+	before := len(store.names())
+	h := p.acquire(p.client(), "m", gpu, sum)
+	require.Len(t, store.names(), before)
+	server := h.ServerID()
+	require.NoError(t, p.Close())
+	p.start()
+	require.NotEqual(t, server, p.ID())
+	require.Eventually(t, func() bool { return h.Leased() && p.heldBy("m") > 0 }, time.Minute, time.Millisecond)
+	require.Empty(t, p.placed("m"))
+	require.NoError(t, module.Verify(t.Context(), h.StateDict(), sum))
+	next := p.acquire(p.client(), "m", gpu, sum)
+	require.EqualValues(t, 1, p.use(gpu).Copies)
+	require.NoError(t, errors.Join(h.Close(), next.Close()))
+}
+
+// heldBy returns the number of sessions that hold the newest version of a name.
+func (p *placing) heldBy(name string) int {
+	p.t.Helper()
+	list, err := p.List(p.t.Context())
+	require.NoError(p.t, err)
+	for _, m := range list {
+		if m.Name == name {
+			return m.Versions[0].Sessions
+		}
+	}
+	return 0
+}
+
+// The owner computes the digests of tensors on a GPU. A placement has them: the same version is verified on each device.
+func TestPlacementDigests(t *testing.T) {
+	p := newPlacing(t, 64*mib, time.Hour)
+	gpu := p.devices[1]
+	sd, err := module.New(gpu, []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{500_000}}})
+	require.NoError(t, err)
+	_, err = p.Publish(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	require.NoError(t, errors.Join(err, sd.Close()))
+	c := p.client()
+	got, err := c.Digests(t.Context(), "m", 0)
+	require.NoError(t, err)
+	for _, on := range p.devices {
+		h, err := c.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: on, Digest: got.Whole, OwnerDigest: true})
+		require.NoError(t, err)
+		require.NoError(t, module.Verify(t.Context(), h.StateDict(), got.Whole))
+		require.NoError(t, h.Close())
+	}
 }
