@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -245,6 +246,11 @@ func TestPlacementMadeOnce(t *testing.T) {
 	require.EqualValues(t, 1, use.Copies)
 	require.EqualValues(t, 23, use.Hits)
 	require.EqualValues(t, 1, use.Placements)
+	own, err := p.Acquire(t.Context(), "m", endpoint.AcquireOptions{Device: p.devices[1], Digest: sum})
+	require.NoError(t, err)
+	require.Equal(t, p.devices[1], own.StateDict().Storages()[0].Memory().Device(), "the owner itself has no other memory")
+	require.NoError(t, own.Close())
+	require.EqualValues(t, 1, p.use(p.devices[1]).Copies)
 }
 
 // A placement that finds no room beside those in use is refused as a limit. When they are unused it replaces them.
@@ -449,4 +455,25 @@ func TestPlacementDigests(t *testing.T) {
 		require.NoError(t, module.Verify(t.Context(), h.StateDict(), got.Whole))
 		require.NoError(t, h.Close())
 	}
+}
+
+// Processes on one GPU hold the same placement. Each of them may be killed: the others keep it, and it is unused after the
+// last one.
+func TestPlacementOfKilledProcesses(t *testing.T) {
+	p := newPlacing(t, 64*mib, time.Hour)
+	p.publish("m", p.devices[0], 1000)
+	var readers []*fixture.Child
+	for range 3 {
+		c := fixture.Start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), fixture.DeviceVariable+"=cuda:0") })
+		c.Dial(p.Socket())
+		c.Acquire(fixture.Acquisition{Name: "m", Key: "m", Place: true})
+		readers = append(readers, c)
+	}
+	require.EqualValues(t, 1, p.use(p.devices[1]).Copies)
+	for i, c := range readers {
+		require.Equal(t, 3-i, p.placed("m")[0].Holders)
+		c.Kill()
+		require.Eventually(t, func() bool { return p.placed("m")[0].Holders == 2-i }, time.Minute, time.Millisecond)
+	}
+	require.False(t, p.placed("m")[0].UnusedSince.IsZero())
 }
