@@ -20,7 +20,7 @@ import (
 )
 
 // metricLines matches the lines of the text format.
-var metricLines = regexp.MustCompile(`^(?:# HELP \w+ .+|# TYPE \w+ (?:counter|gauge|summary)|(\w+(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})?) (\S+))$`)
+var metricLines = regexp.MustCompile(`^(?:# HELP \w+ .+|# TYPE \w+ (?:counter|gauge|histogram|summary)|(\w+(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})?) (\S+))$`)
 
 // samples parses the text of a scrape. Every line must be valid.
 func samples(t *testing.T, text string) map[string]float64 {
