@@ -1,6 +1,7 @@
 package userns
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,6 +65,38 @@ func unavailable(t *testing.T, why string) {
 		t.Fatal(why)
 	}
 	t.Skip("SKIPPED, NOT TESTED (SHAREDTENSOR_REQUIRE=userns makes this a failure): " + why)
+}
+
+// The Python client has the same rule, and its tests read the same table.
+func TestNobody(t *testing.T) {
+	var table []struct {
+		Name     string
+		UID      uint32
+		Map      *string
+		Overflow *string
+		NoProc   bool `json:"no_proc"`
+		Nobody   bool
+	}
+	text, err := os.ReadFile("testdata/users.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &table))
+	before := root
+	defer func() { root = before }()
+	for _, row := range table {
+		files := fstest.MapFS{}
+		if !row.NoProc {
+			files["proc/self/status"] = &fstest.MapFile{}
+		}
+		if row.Map != nil {
+			files[users.mapping] = &fstest.MapFile{Data: []byte(*row.Map)}
+		}
+		if row.Overflow != nil {
+			files[users.overflow] = &fstest.MapFile{Data: []byte(*row.Overflow)}
+		}
+		root = files
+		fresh := ids{mapping: users.mapping, overflow: users.overflow}
+		require.Equal(t, row.Nobody, fresh.known(row.UID) == None, row.Name)
+	}
 }
 
 func TestMapping(t *testing.T) {

@@ -16,14 +16,26 @@ def is_nobody(uid: int, root: Path = Path("/")) -> bool:
 
 def _overflow(root: Path) -> int:
     try:
-        return int((root / "proc/sys/kernel/overflowuid").read_text())
+        return _number((root / "proc/sys/kernel/overflowuid").read_text().strip())
     except (OSError, ValueError):
         return _OVERFLOW
 
 
 def _maps_all(root: Path) -> bool:
     try:
-        lines = (root / "proc/self/uid_map").read_text().split("\n")
-        return sum(int(line.split()[2]) for line in lines if line.strip()) >= _ALL
-    except (OSError, ValueError, IndexError):
+        lines = (root / "proc/self/uid_map").read_text().splitlines()
+    except FileNotFoundError:
+        return (root / "proc/self/status").exists()  # a kernel without user namespaces
+    except OSError:
         return False
+    try:
+        ranges = [[_number(text) for text in line.split()] for line in lines]
+        return sum(count for _, _, count in ranges) >= _ALL
+    except ValueError:
+        return False
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > _ALL:
+        raise ValueError(f"{text!r} is no id")
+    return int(text)

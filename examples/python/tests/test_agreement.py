@@ -107,22 +107,19 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(
-    ("uid", "maps", "want"),
-    [
-        (65534, "0 0 4294967295\n", False),
-        (65534, "0 1000 1\n", True),
-        (65534, "", True),
-        (65534, "0 0 1000\n1000 1000 4294966295\n", False),
-        (1000, "0 1000 1\n", False),
-    ],
-)
-def test_the_overflow_user_is_nobody(tmp_path: Path, uid: int, maps: str, want: bool) -> None:
+USERS = json.loads((ROOT / "internal/userns/testdata/users.json").read_text())
+
+
+@pytest.mark.parametrize("row", USERS, ids=lambda row: row["name"])
+def test_the_overflow_user_is_nobody(tmp_path: Path, row: dict[str, Any]) -> None:
+    """The Go tests of the rule read the same table."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
-    (tmp_path / "proc/self/uid_map").write_text(maps)
-    (tmp_path / "proc/sys/kernel/overflowuid").write_text("65534\n")
-    assert is_nobody(uid, tmp_path) is want
+    files = {"self/status": None if row.get("no_proc") else "", "self/uid_map": row.get("map")}
+    for name, text in (files | {"sys/kernel/overflowuid": row.get("overflow")}).items():
+        if text is not None:
+            (tmp_path / "proc" / name).write_text(text)
+    assert is_nobody(row["uid"], tmp_path) is row["nobody"]
 
 
 class Faulty(Liar):
