@@ -210,10 +210,27 @@ ENTRIES: dict[str, Callable[[Any, Any], Any]] = {
     "stream": lambda c, t: [*c.stream("spectral_norm", a=t, steps=1)],
     "asyncio": lambda c, t: asyncio.run(st.aio.Client(c).call("torch.sum", t)),
     "swap": lambda c, t: swap(Holder(t), st.state_dict({"w": torch.ones(4, 4)}, framework="torch")),
+    "load_into": lambda c, t: st.load_into(Holder(t), model=named(torch.ones(4, 4))),
+    "full_like": lambda c, t: st.full_like(t, 1),
+    "publish with asyncio": lambda c, t: asyncio.run(st.aio.Client(c).publish("x", {"w": t})),
+    "stream with asyncio": lambda c, t: asyncio.run(consume(st.aio.Client(c).stream("spectral_norm", a=t, steps=1))),
+    "submit with asyncio": lambda c, t: asyncio.run(st.aio.Client(c).submit("build_model", w=t)),
     "remote": lambda c, t: elements.raw(t),
 }
+MODULES = ("swap", "load_into")
 COPIES = {("remote", "other byte order"), ("remote", "field of a record")}
 """Entries that copy the elements, so that their place does not matter."""
+
+
+async def consume(items: Any) -> None:
+    async for _ in items:
+        pass
+
+
+def named(w: Any) -> Any:
+    model: Any = st.state_dict({"w": w}, framework="torch")
+    model.name = "m"
+    return model
 
 
 class Holder(torch.nn.Module):  # type: ignore[misc]
@@ -236,9 +253,9 @@ def test_a_tensor_without_elements_in_memory_is_refused(module_owner: Any, kind:
     if (entry, kind) in COPIES:
         assert elements.raw(make()).data.tobytes() == make().astype(np.float32).tobytes()
         return
-    if entry == "swap" and (kind in ("masked", "object", "text", "other byte order", "field of a record", "meta")):
+    if entry in MODULES and (kind in ("masked", "object", "text", "other byte order", "field of a record", "meta")):
         return  # no tensor of torch, and a module on "meta" gets memory
-    if (entry, kind) in (("swap", "freed"), ("swap", "uninitialized")):
+    if entry in MODULES and kind in ("freed", "uninitialized"):
         return  # the first gets memory, and the second has no shape
     with st.connect(module_owner.socket, framework="torch") as client:
         if entry == "create" and kind == "meta":
