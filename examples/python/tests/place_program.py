@@ -149,7 +149,7 @@ def follow(c: st.Client[Any]) -> None:
         refused(st.ResourceExhaustedError, lambda: f.wait_newer(timeout=LIMIT))  # two do not fit
         show(f._current, 1)
         f._current = None
-        gc.collect()
+        eventually(lambda: not placements(c, "policy"), "the placement of the former version is freed")
         show(f.wait_newer(1, timeout=LIMIT), 2)
 
 
@@ -204,6 +204,7 @@ def sleep_and_wake(c: st.Client[Any]) -> None:
     show(restored, 3)
     restored.close()
     del restored
+    eventually(lambda: not placements(c, "engine"), "the placement of the other client is freed")
     publish(c, "engine", 4)  # the version is superseded while the model sleeps
     model.wake()
     awake()
