@@ -338,7 +338,10 @@ class Model(StateDict[A]):
             mapping.owner = held
         former, self._lease = self._lease, held
         self._asleep = True
+        session = former.session
         former.close()
+        if session is not None:
+            session.drain()  # a model that wakes next finds the room
 
     def wake(self, *, timeout: float | None = None) -> None:
         """Gives the tensors memory at the same addresses again after `sleep`: a placement that may be another copy of

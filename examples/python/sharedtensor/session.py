@@ -405,6 +405,13 @@ class Session:
         if os.getpid() == self._pid:
             self._jobs.put(job)
 
+    def drain(self) -> None:
+        """Waits until the jobs that were queued before are done, at most a second."""
+        done = threading.Event()
+        self.later(done.set)
+        if self.closed is None:
+            done.wait(1)
+
     # ---- receiving
 
     # One thread at a time reads the socket, the one that has the token. A thread that waits for an answer takes the
