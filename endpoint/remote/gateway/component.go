@@ -114,6 +114,11 @@ type Owner interface {
 	// Caller returns the caller for an endpoint: that of the embedding program if it has the endpoint, otherwise that
 	// of the owner. Errors are those of Client.
 	Caller(endpoint string) (endpoint.Caller, error)
+	// Functions returns the functions of the embedding program and the owner from the gateway's cache. A list of the current owner is
+	// at most two seconds old; if no owner can be asked, the last list of the current owner is returned. Borrowed.
+	Functions(ctx context.Context) (*Functions, error)
+	// ListFunctions is Functions with a list that is made after the call began.
+	ListFunctions(ctx context.Context) (*Functions, error)
 	// Callers returns all callers, the embedding program first. A task may belong to any of them.
 	Callers() []endpoint.Caller
 	// Changed returns a channel that is closed when the owner next attaches, leaves or is replaced.

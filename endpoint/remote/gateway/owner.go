@@ -28,6 +28,8 @@ type ownerLink struct {
 
 	attaches atomic.Uint64 // number of owners attached so far
 
+	functions functionCache
+
 	mu      sync.Mutex
 	client  *endpoint.Client // nil before the first owner
 	up      bool
@@ -42,6 +44,7 @@ type ownerLink struct {
 // attachOwner starts to attach and returns immediately.
 func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry, log *slog.Logger) (*ownerLink, error) {
 	o := &ownerLink{socket: c.Owner, devices: devices, log: log, changed: make(chan struct{}), done: make(chan struct{})}
+	o.functions.listing = make(chan struct{}, 1)
 	if registry != nil {
 		if err := o.openLocal(registry); err != nil {
 			return nil, err

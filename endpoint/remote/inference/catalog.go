@@ -6,15 +6,14 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rights"
 )
 
-// catalog caches the models. It lists the owner's endpoints when another owner connects, when it does not find a name, and
-// when the list is older than listTime: the functions of workers change.
+// catalog derives the models from the gateway's functions. A model keeps its statistics, versions and batcher while its function
+// stays.
 type catalog struct {
 	owner gateway.Owner
 	// allow returns an error if the sender of a request may not call a function.
@@ -25,15 +24,10 @@ type catalog struct {
 	queue   int
 
 	mu       sync.Mutex
-	asked    bool
-	server   string            // the owner that was listed
-	at       time.Time         // of the last list, or of the last attempt
-	byName   map[string]*model // includes unloaded models
+	of       *gateway.Functions // from which the models are derived
+	byName   map[string]*model  // includes unloaded models
 	unloaded map[string]bool
 }
-
-// listTime is the maximum age of the list of endpoints.
-const listTime = time.Second
 
 // find returns a model that can be called, with its caller.
 func (c *catalog) find(ctx context.Context, name string) (*model, error) {
@@ -60,73 +54,72 @@ func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
 	if err := c.allow(ctx, name); err != nil {
 		return nil, err
 	}
-	server := c.owner.ServerID()
-	c.mu.Lock()
-	m := c.byName[name]
-	current := c.asked && c.server == server
-	old := time.Since(c.at) > listTime
-	if old {
-		c.at = time.Now() // only one request lists the endpoints
-	}
-	c.mu.Unlock()
-	known := m != nil && (current || !m.owned)
-	if known && (!old || !m.owned) {
-		return m, nil
-	}
-	all, err := c.refresh(ctx)
-	if err != nil && known {
-		return m, nil // the call reports whether there is an owner
-	}
+	all, err := c.current(ctx)
 	if err != nil {
+		c.mu.Lock()
+		m := c.byName[name]
+		c.mu.Unlock()
+		if m != nil && !m.owned { // of the embedding program
+			return m, nil
+		}
 		return nil, err
 	}
-	if m = all[name]; m == nil {
+	if m := all[name]; m != nil {
+		return m, nil
+	}
+	if all, err = c.refresh(ctx); err != nil {
+		return nil, err
+	}
+	m := all[name]
+	if m == nil {
 		return nil, &unknownModel{fmt.Sprintf("Request for unknown model: '%s' is not found", clip(name))}
 	}
 	return m, nil
 }
 
-// refresh lists the endpoints and returns the models.
-func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
-	server := c.owner.ServerID()
-	callers := c.owner.Callers()
-	if len(callers) == 0 {
-		_, err := c.owner.Client()
+// current returns the models of the cached functions.
+func (c *catalog) current(ctx context.Context) (map[string]*model, error) {
+	functions, err := c.owner.Functions(ctx)
+	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]*model)
-	taken := make(map[string]bool) // the embedding program's endpoints take precedence, even if they are not models
-	for _, caller := range callers {
-		bound, unbind := c.owner.Bind(ctx)
-		list, err := caller.Endpoints(bound)
-		unbind()
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range list {
-			if taken[info.Name] {
-				continue
-			}
-			taken[info.Name] = true
-			if m := newModel(caller, info); m != nil {
-				all[info.Name] = m
-			}
-		}
+	return c.derive(functions), nil
+}
+
+// refresh lists the functions and returns the models.
+func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
+	functions, err := c.owner.ListFunctions(ctx)
+	if err != nil {
+		return nil, err
 	}
+	return c.derive(functions), nil
+}
+
+// derive returns the models of functions.
+func (c *catalog) derive(functions *gateway.Functions) map[string]*model {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, m := range all {
-		before := c.byName[name]
+	if c.of == functions {
+		return c.byName
+	}
+	all := make(map[string]*model, len(functions.List))
+	for _, f := range functions.List {
+		m := newModel(f.Caller, f.EndpointInfo)
+		if m == nil {
+			continue
+		}
+		before := c.byName[m.name]
 		if before != nil {
 			m.stats = before.stats
 		}
 		c.batchLocked(m, before)
 		if before != nil && before.equal(m) {
-			all[name] = before // it caches its versions
+			m = before // it caches its versions
 		}
+		all[m.name] = m
 	}
-	c.asked, c.server, c.byName, c.at = true, server, all, time.Now()
-	return all, nil
+	c.of, c.byName = functions, all
+	return all
 }
 
 // batchLocked sets the batcher of a model: that of the same model before a refresh, so that its requests can join others.

@@ -45,10 +45,9 @@ type Component struct {
 	// MaxResults limits the memory of result tensors kept for GET /v1/results. 0 means 1 GiB.
 	MaxResults gateway.ByteSize
 
-	env       *gateway.Env
-	dev       driver.Device // memory for received tensors
-	endpoints endpointCache
-	results   resultStore
+	env     *gateway.Env
+	dev     driver.Device // memory for received tensors
+	results resultStore
 }
 
 // defaultMaxResults is the default of Component.MaxResults.

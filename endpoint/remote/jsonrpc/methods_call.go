@@ -35,12 +35,12 @@ func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
 		return prepared, err
 	}
 	if prepared.in, err = p.argument(prepared.info); err != nil {
-		info, changed := c.endpoints.changed(ctx, c.env.Owner, prepared.info)
+		now, changed := changedFunction(ctx, c.env.Owner, prepared.info)
 		if !changed {
 			return prepared, err
 		}
-		prepared.info = info // a worker offers another function under the name
-		if prepared.in, err = p.argument(info); err != nil {
+		prepared.caller, prepared.info = now.Caller, now.EndpointInfo // a worker offers another function under the name
+		if prepared.in, err = p.argument(prepared.info); err != nil {
 			return prepared, err
 		}
 	}
@@ -65,8 +65,12 @@ func (c *Component) locate(ctx context.Context, p *callParams) (*call, error) {
 	if _, err := c.env.Owner.Caller(name); err != nil {
 		return prepared, &callError{err, notRun}
 	}
-	if prepared.caller, prepared.info, err = c.endpoints.find(ctx, c.env.Owner, name); errors.Is(err, endpoint.ErrUnavailable) {
+	f, err := findFunction(ctx, c.env.Owner, name)
+	if errors.Is(err, endpoint.ErrUnavailable) {
 		return prepared, &callError{err, notRun}
+	}
+	if err == nil {
+		prepared.caller, prepared.info = f.Caller, f.EndpointInfo
 	}
 	return prepared, err
 }

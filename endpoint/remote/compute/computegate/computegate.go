@@ -6,6 +6,7 @@ package computegate
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -57,14 +58,7 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 	if env == nil {
 		return opts
 	}
-	endpoints := &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
-	opts.Lookup = func(ctx context.Context, name string) (compute.Function, error) {
-		f, err := endpoints.Lookup(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		return bound{f, f.(compute.Placer), env.Owner}, nil
-	}
+	opts.Lookup = func(ctx context.Context, name string) (compute.Function, error) { return Lookup(ctx, env, name) }
 	opts.Check = func(ctx context.Context) error {
 		client, err := env.Owner.Client()
 		if err != nil && len(env.Owner.Callers()) > 0 {
@@ -83,6 +77,23 @@ func (c *Component) options(env *gateway.Env) compute.ServerOptions {
 	}
 	opts.Stall, opts.Version, opts.Logger = env.Stall, env.Version, env.Logger
 	return opts
+}
+
+// Lookup returns a function of the gateway's owner or embedding program. Its calls end when the owner disconnects. It fails with
+// compute.ErrNotFound, compute.ErrInvalid, or the owner's error.
+func Lookup(ctx context.Context, env *gateway.Env, name string) (compute.Function, error) {
+	known, _, err := gateway.FindFunction(ctx, env.Owner, name)
+	if err != nil {
+		return nil, err
+	}
+	if known == nil {
+		return nil, fmt.Errorf("%w: %q", compute.ErrNotFound, name)
+	}
+	f, err := compute.EndpointFunction(known.Caller, known.EndpointInfo, env.Devices[0])
+	if err != nil {
+		return nil, err
+	}
+	return bound{f, f.(compute.Placer), env.Owner}, nil
 }
 
 // bound is a function of an owner. Its calls end when the owner disconnects.

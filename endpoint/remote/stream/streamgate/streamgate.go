@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/access"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computegate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -29,7 +29,6 @@ type Component struct {
 
 	env    *gateway.Env
 	server *stream.Server
-	lookup *compute.Endpoints
 }
 
 // New returns a component.
@@ -63,7 +62,6 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 		return nil
 	}
 	c.env = env
-	c.lookup = &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
 	models := &stream.Models{
 		Client: env.Owner.Client, Bind: env.Owner.Bind, Logger: env.Logger,
 		Allow: func(ctx context.Context, right access.Right, model string) error {
@@ -147,11 +145,9 @@ func (c *Component) process(ctx context.Context, item *stream.Item) (*tensor.Ten
 	if err := c.env.Allow(ctx, access.Call, name); err != nil {
 		return nil, permission(err)
 	}
-	f, err := c.lookup.Lookup(ctx, name)
+	f, err := computegate.Lookup(ctx, c.env, name)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := c.env.Owner.Bind(ctx)
-	defer cancel()
 	return f.Compute(ctx, item.Tensor)
 }
