@@ -176,7 +176,7 @@ func TestExpensiveMessagesStayInBudget(t *testing.T) {
 		sending.Wait()
 		close(sent)
 	}()
-	requireHeldUntil(t, gw, debug, sent, before, 2*inFlight)
+	requireHeldUntil(t, gw, debug, sent, before, 2*inFlight*memoryFactor)
 	requireNoBytesInFlight(t, gw)
 }
 

@@ -182,7 +182,7 @@ func TestExpensiveTransfersStayInBudget(t *testing.T) {
 	writing.Wait()
 	sent := make(chan struct{})
 	close(sent)
-	requireHeldUntil(t, gw, debug, sent, before, 2*transferBudget)
+	requireHeldUntil(t, gw, debug, sent, before, 2*transferBudget*memoryFactor)
 }
 
 // keepOpen sends a request and reads its answer. It stops when end is closed.
