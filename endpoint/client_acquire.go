@@ -34,6 +34,10 @@ type AcquireOptions struct {
 	// Compatibility is the required result of [module.StateDict.Compatibility]. A different one fails with
 	// [module.ErrIncompatible]. The empty string accepts any version.
 	Compatibility string
+	// Part selects one part of a version that was published in parts ([PublishOptions.Part]). A version with another number
+	// of parts is refused with [ErrPart]. Digest and Compatibility are then those of the part. The zero value selects the
+	// whole version, in which the names of part i begin with "rank" and i, such as "rank0/bias".
+	Part Part
 }
 
 // check compares the attached version with the options.
@@ -46,10 +50,14 @@ func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error 
 		return nil
 	}
 	if o.OwnerDigest {
-		got, err := digested(ctx, c.conn, h.Name(), h.Version())
+		got, err := digested(ctx, c.conn, message.Digests{Name: h.Name(), Version: h.Version(), Part: h.lease.Part})
+		var digest module.Digest
+		if err == nil {
+			digest, err = attachedDigest(h, got)
+		}
 		switch {
-		case err == nil && [len(o.Digest)]byte(got.Whole) != o.Digest:
-			return fmt.Errorf("%w: their digest is %x, not %v", module.ErrDigest, got.Whole, o.Digest)
+		case err == nil && digest != o.Digest:
+			return fmt.Errorf("%w: their digest is %v, not %v", module.ErrDigest, digest, o.Digest)
 		case !errors.Is(err, status.ErrNotFound) && !errors.Is(err, errors.ErrUnsupported):
 			return err
 		}
@@ -70,7 +78,11 @@ func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) 
 		uuid := message.UUID(opts.Device.Info().UUID)
 		ask.Device = &uuid
 	}
-	h, err := c.acquire(ctx, opts.Wait, ask)
+	var h *Handle
+	var err error
+	if ask.Part, err = wirePart(ctx, c.conn, opts.Wait, opts.Part); err == nil {
+		h, err = c.acquire(ctx, opts.Wait, ask)
+	}
 	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
 		h, err = c.acquirePublished(ctx, ask, err)
 	}
@@ -85,7 +97,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts AcquireOptions) 
 	return h, nil
 }
 
-// acquire attaches a version. If wait is true, it waits for an owner.
+// acquire attaches a version or a part. If wait is true, it waits for an owner.
 func (c *Client) acquire(ctx context.Context, wait bool, ask message.Acquire) (*Handle, error) {
 	if ask.Device != nil {
 		if _, err := c.conn.Devices.Find(driver.UUID(*ask.Device)); err != nil {

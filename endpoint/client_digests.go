@@ -34,7 +34,7 @@ func (c *Client) Digests(ctx context.Context, name string, version uint64) (Vers
 }
 
 func (c *Client) digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
-	got, err := digested(ctx, c.conn, name, version)
+	got, err := digested(ctx, c.conn, message.Digests{Name: name, Version: version})
 	if err != nil {
 		return VersionDigests{}, err
 	}
@@ -54,17 +54,39 @@ func (c *Client) digests(ctx context.Context, name string, version uint64) (Vers
 }
 
 // digested waits for the digests of a version in their wire form.
-func digested(ctx context.Context, conn *client.Client, name string, version uint64) (got message.Digested, err error) {
+func digested(ctx context.Context, conn *client.Client, ask message.Digests) (got message.Digested, err error) {
 	if err := knowsDigests(ctx, conn); err != nil {
 		return got, err
 	}
-	if err := conn.Request(ctx, client.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
+	if err := conn.Request(ctx, client.Request{Op: message.OpDigests, Body: ask}, &got); err != nil {
 		return got, err
 	}
-	if len(got.Whole) != len(module.Digest{}) || version != 0 && got.Version != version {
+	if len(got.Whole) != len(module.Digest{}) || ask.Version != 0 && got.Version != ask.Version {
 		return got, fmt.Errorf("%w: answer: the digest of version %d has %d bytes", status.ErrProtocol, got.Version, len(got.Whole))
 	}
 	return got, nil
+}
+
+// attachedDigest returns the digest of what a handle has attached: the whole version or one part.
+func attachedDigest(h *Handle, got message.Digested) (module.Digest, error) {
+	if h.lease.Part == nil {
+		return module.Digest(got.Whole), nil
+	}
+	sd := h.sd.Alias()
+	defer sd.Close()
+	const size = len(module.Digest{})
+	each := map[string]module.Digest{}
+	for i, name := range sd.Names() {
+		if len(got.Tensors) != size*sd.Len() {
+			return module.Digest{}, fmt.Errorf("%w: answer: digests of %d bytes for %d tensors", status.ErrProtocol, len(got.Tensors), sd.Len())
+		}
+		each[name] = module.Digest(got.Tensors[i*size:])
+	}
+	if err := sd.SetDigests(each); err != nil {
+		return module.Digest{}, err
+	}
+	digest, _ := sd.ClaimedDigest()
+	return digest, nil
 }
 
 // knowsDigests returns an error if the owner does not compute digests.

@@ -90,6 +90,10 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 			return 0, err
 		}
 	}
+	part, err := wirePart(ctx, c.conn, false, opts.Part)
+	if err != nil {
+		return 0, err
+	}
 	if sd.Closed() { // another reference may hold the memory
 		return 0, status.Closed("the state dict")
 	}
@@ -102,7 +106,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	}
 	defer out.Close()
 	body := message.Publish{
-		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: status.ShortText(opts.Source, status.MaxSourceBytes), Digests: opts.Digests, After: opts.After, Current: opts.Current,
+		Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: status.ShortText(opts.Source, status.MaxSourceBytes), Digests: opts.Digests, After: opts.After, Current: opts.Current, Part: part,
 	}
 	if r := opts.Retain; r != nil {
 		if err := r.Check(); err != nil {
@@ -190,6 +194,17 @@ type PublishOptions struct {
 	// compares and publishes in one step. If another version is current, the error is [ErrChanged]. Owners that cannot
 	// compare are refused with errors.ErrUnsupported.
 	Current *uint64
+	// Part makes this one part of the next version, which all parts complete. Publish returns when the last part is
+	// published: then the version becomes current, for all parts at once. Until then readers keep the previous one. If the
+	// publisher ends or ctx ends before that, the part is removed. Owners that do not support parts are refused with
+	// errors.ErrUnsupported.
+	//
+	// All publishers get the version's number or the same error. They get [ErrIncomplete] if parts are still missing after
+	// some minutes ([Limits].PartTime) or the name is withdrawn, and [ErrPart] if a part does not fit: another Of or Key, an
+	// index twice, or a name whose current version has another number of parts. The parts of a version come from one user.
+	// A part counts as a version in the limits of its publisher. After is the highest of all parts, Digests that of any,
+	// Retain, Source and SourceID those of the lowest index that has one, and Current must be the same.
+	Part Part
 	// SourceID identifies the content of the source, for example the size and modification time of a file. A server
 	// keeps it with the version ([ServerOptions.Keep], [Server.Adopted]). A version without one inherits that of the
 	// version it replaces. It is UTF-8. Clients do not send it.

@@ -23,6 +23,11 @@ type ModelVersion struct {
 	// Version is its number and Server the id of its owner. Owners number versions independently.
 	Version uint64
 	Server  string
+	// Name is the name that is followed.
+	Name string
+	// Digest is the result of [module.StateDictDigest] for the whole version, also if a part is followed. It is zero if it is
+	// unknown: neither the publishers nor the owner computed it ([FollowOptions.OwnerDigest]).
+	Digest module.Digest
 	// Source is the origin of the tensors, for people ([PublishOptions]). It may be empty.
 	Source string
 	// Compatibility is the key of [module.StateDict.Compatibility]. It may be empty.
@@ -47,6 +52,13 @@ type FollowOptions struct {
 	// NoWait makes Follow return at once, also if no owner serves. Until the first version is in use, Use and Current return
 	// [ErrNotFound]. An error that waiting cannot resolve, such as [ErrPermission], ends the follower: they return it then.
 	NoWait bool
+	// Part follows one part of versions that are published in parts ([AcquireOptions.Part]). All parts of a version become
+	// current at once, so followers of different parts switch to the same versions, each at its own time.
+	Part Part
+	// OwnerDigest waits for the digest of the whole version that the owner computes, before the version is used
+	// ([PublishOptions.Digests], [ModelVersion].Digest). Requests continue with the previous version meanwhile. A version
+	// for which the owner computes none has the digest of its publishers, if they have computed it.
+	OwnerDigest bool
 }
 
 // FollowStatus is the status of a [Follower] at one moment.
@@ -335,7 +347,7 @@ func (f *Follower[T]) take(tries *retries) {
 	}
 	ctx, cancel := context.WithTimeout(f.ctx, limit)
 	defer cancel()
-	h, err := f.client.Acquire(ctx, f.name, AcquireOptions{Device: f.opts.Device})
+	h, err := f.client.Acquire(ctx, f.name, AcquireOptions{Device: f.opts.Device, Part: f.opts.Part})
 	switch {
 	case err == nil:
 		tries.stop()
@@ -343,6 +355,10 @@ func (f *Follower[T]) take(tries *retries) {
 	case f.ctx.Err() != nil:
 	case errors.Is(err, status.ErrNotFound): // withdrawn or loading: an event follows when it is published
 		tries.stop()
+	case errors.Is(err, status.ErrPart): // until another version is published
+		tries.stop()
+		f.log.Warn("a version has other parts than the one that is followed", "error", err)
+		f.set(func(s *FollowStatus) { s.Refused = err })
 	case errors.Is(err, status.ErrUnavailable): // events report the owner's return
 		tries.again()
 	default:
@@ -404,7 +420,11 @@ func (f *Follower[T]) build(h *Handle) (value T, err error) {
 			err = fmt.Errorf("%w: %s: %v", status.ErrPanic, step, p)
 		}
 	}()
-	v := ModelVersion{Version: h.Version(), Server: h.ServerID(), Source: h.lease.Source, Compatibility: h.StateDict().Compatibility(), StateDict: h.StateDict()}
+	digest, err := f.digest(h)
+	if err != nil {
+		return value, err
+	}
+	v := ModelVersion{Name: f.name, Digest: digest, Version: h.Version(), Server: h.ServerID(), Source: h.lease.Source, Compatibility: h.StateDict().Compatibility(), StateDict: h.StateDict()}
 	if f.opts.Validate != nil {
 		if err = f.opts.Validate(f.ctx, v); err != nil {
 			return value, err
@@ -412,6 +432,20 @@ func (f *Follower[T]) build(h *Handle) (value T, err error) {
 	}
 	step = "prepare"
 	return f.prepare(f.ctx, v)
+}
+
+// digest returns the digest of the whole version; zero if it is unknown.
+func (f *Follower[T]) digest(h *Handle) (module.Digest, error) {
+	if f.opts.OwnerDigest {
+		got, err := digested(f.ctx, f.client.conn, message.Digests{Name: h.Name(), Version: h.Version(), Part: h.lease.Part})
+		if err == nil {
+			return module.Digest(got.Whole), nil
+		}
+		if !errors.Is(err, status.ErrNotFound) && !errors.Is(err, errors.ErrUnsupported) {
+			return module.Digest{}, err
+		}
+	}
+	return h.Digest(), nil
 }
 
 // put puts a version in use. It takes ownership of the handle.

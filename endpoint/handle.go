@@ -91,6 +91,20 @@ func (h *Handle) Name() string { return h.lease.Name }
 // Version returns the attached version, which never changes.
 func (h *Handle) Version() uint64 { return h.lease.Version }
 
+// Digest returns the digest of the whole version as its publishers have computed it ([module.AddDigests]), also if the
+// handle has attached one part. It is zero without such digests. [module.Verify] compares it with the bytes of a whole
+// version.
+func (h *Handle) Digest() module.Digest {
+	if h.lease.Part == nil {
+		digest, _ := h.sd.ClaimedDigest()
+		return digest
+	}
+	if len(h.lease.Digest) != len(module.Digest{}) {
+		return module.Digest{}
+	}
+	return module.Digest(h.lease.Digest)
+}
+
 // ServerID returns the id of the owner that the version came from.
 func (h *Handle) ServerID() string { return h.lease.Server }
 

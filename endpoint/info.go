@@ -22,6 +22,8 @@ type ModelInfo struct {
 	// NotAdopted lists the versions that an earlier owner has kept and that this one cannot map, oldest first. They stay in
 	// the store until the name is withdrawn, and the next owner tries again.
 	NotAdopted []NotAdopted `json:"not_adopted,omitempty"`
+	// Incomplete describes the version that waits for parts ([PublishOptions.Part]); nil if there is none. Only lists have it.
+	Incomplete *IncompleteInfo `json:"incomplete,omitempty"`
 }
 
 // NotAdopted is a kept version of an earlier owner that this one cannot map.
@@ -77,6 +79,8 @@ type VersionInfo struct {
 	Digest      *module.Digest `json:"digest,omitempty"`
 	// Placements lists its copies on other devices.
 	Placements []PlacementInfo `json:"placements,omitempty"`
+	// Parts is the number of parts in which it was published ([PublishOptions.Part]); 0 for a whole version.
+	Parts int `json:"parts,omitempty"`
 }
 
 // DigestState is the state of the digests that an owner computes for a version. It is empty if the owner computes none.
@@ -124,7 +128,7 @@ func decodeInfo(in message.ModelInfo) ModelInfo {
 		version := VersionInfo{
 			Version: v.Version, Bytes: clampBytes(v.Bytes), Tensors: int(clampBytes(v.Tensors)), Withdrawn: v.Withdrawn, PublishedAt: time.Unix(0, v.PublishedAt),
 			Source: v.Origin.Source, Publisher: Process{PID: v.Origin.PID, UID: v.Origin.UID, Label: v.Origin.Label},
-			Devices: decodeDevices(v.Devices), Holders: []Holder{},
+			Parts: int(min(v.Parts, math.MaxInt32)), Devices: decodeDevices(v.Devices), Holders: []Holder{},
 		}
 		for _, h := range v.Holders {
 			version.Holders = append(version.Holders, Holder{

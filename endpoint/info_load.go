@@ -127,7 +127,10 @@ func decodeList(in *message.Listed) []ModelInfo {
 		m := named(v.Name)
 		m.NotAdopted = append(m.NotAdopted, decodeNotAdopted(v))
 	}
-	if len(in.Loading)+len(in.NotAdopted) > 0 {
+	for _, v := range in.Incomplete {
+		named(v.Name).Incomplete = decodeIncomplete(v)
+	}
+	if len(in.Loading)+len(in.NotAdopted)+len(in.Incomplete) > 0 {
 		slices.SortStableFunc(list, func(a, b ModelInfo) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return list

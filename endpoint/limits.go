@@ -82,6 +82,9 @@ type Limits struct {
 	// PlacementBytes limits the bytes of the placements that one client holds or waits for ([ServerOptions].Placements);
 	// 0 means no limit below the budget of the device.
 	PlacementBytes int64
+	// PartTime is how long a version of several parts may wait for the others after the first one; 5 minutes. Then its
+	// publishers receive [ErrIncomplete].
+	PartTime time.Duration
 }
 
 // PublishLimits limits what clients may have published. A version counts from its publication until its memory is

@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/internal/ended"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Publish makes sd the next version of name and returns its number. It borrows sd as [Client.Publish] does: the server
@@ -33,7 +34,8 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict,
 	if err := s.core.MayChangeOwn("publish", "name", name); err != nil {
 		return 0, modelError("publish", name, 0, err)
 	}
-	version, err := s.core.Models.Publish(ctx, server.Publication{Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain, Current: opts.Current})
+	part := message.Part{Index: uint64(opts.Part.Index), Of: uint64(opts.Part.Of), Key: opts.Part.Key}
+	version, err := s.core.Models.Publish(ctx, server.Publication{Part: part, Name: name, StateDict: sd.Alias(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests, After: opts.After, SourceID: opts.SourceID, Retain: opts.Retain, Current: opts.Current})
 	if err != nil {
 		return 0, modelError("publish", name, 0, status.Absent(err))
 	}

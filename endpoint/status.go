@@ -24,6 +24,10 @@ var (
 	ErrNotFound = status.ErrNotFound
 	// ErrChanged reports a change of a name that requires another current version.
 	ErrChanged = status.ErrChanged
+	// ErrPart reports a part that does not fit the version ([PublishOptions.Part], [AcquireOptions.Part]).
+	ErrPart = status.ErrPart
+	// ErrIncomplete reports a version that was not published because parts of it were missing ([PublishOptions.Part]).
+	ErrIncomplete = status.ErrIncomplete
 	// ErrLoading reports a name that the owner is still loading. It also matches [ErrNotFound]. [Client.Watch] reports
 	// the publication.
 	ErrLoading = status.ErrLoading

@@ -23,6 +23,28 @@ type Acquire struct {
 	// Device is the device on which the client requires the memory, if [FeaturePlacements] was agreed; nil is the device
 	// of its publication.
 	Device *UUID `cbor:"4,keyasint,omitempty"`
+	// Part selects one part of the version, if [FeatureParts] was agreed; nil is the whole version. Its Of is 0 or the
+	// required number of parts.
+	Part *Part `cbor:"5,keyasint,omitempty"`
+}
+
+// FeatureParts is the feature of servers that publish versions of several parts ([Publish].Part, [Acquire].Part).
+const FeatureParts = "parts"
+
+// MaxParts is the maximum number of parts of a version, and MaxPartKey the maximum size of a [Part].Key in bytes.
+const (
+	MaxParts   = 1024
+	MaxPartKey = 256
+)
+
+// Part identifies one part of a version, such as the tensors of one rank of an engine.
+type Part struct {
+	// Index is the number of the part, from 0.
+	Index uint64 `cbor:"1,keyasint,omitempty"`
+	// Of is the number of parts of the version.
+	Of uint64 `cbor:"2,keyasint,omitempty"`
+	// Key identifies the parts that belong together, in a [Publish]: parts with different keys do not form a version.
+	Key string `cbor:"3,keyasint,omitempty"`
 }
 
 // FeaturePlacements is the feature of servers that copy a version to another device for the clients that acquire it
@@ -43,6 +65,9 @@ type Acquired struct {
 	Handles []Handle `cbor:"5,keyasint"`
 	// Source is the source of its publication.
 	Source string `cbor:"6,keyasint,omitempty"`
+	// Digest is the digest of the whole version, 32 bytes, in the answer about a part whose manifest has digests of the
+	// publishers for all parts.
+	Digest []byte `cbor:"7,keyasint,omitempty"`
 }
 
 // Release releases leases. Leases of other sessions are refused with [CodePermissionDenied], unknown ones with
@@ -79,6 +104,9 @@ type Publish struct {
 	// Current is the number of the version that must be current, 0 for a name that is not published, if
 	// [FeatureConditions] was agreed; nil is no condition.
 	Current *uint64 `cbor:"8,keyasint,omitempty"`
+	// Part makes this one part of the version, if [FeatureParts] was agreed; nil is a whole version. The answer is sent
+	// when all parts are published.
+	Part *Part `cbor:"9,keyasint,omitempty"`
 }
 
 // FeatureConditions is the feature of servers that compare the current version of a name before they change it
@@ -143,6 +171,26 @@ type Listed struct {
 	// NotAdopted holds the kept versions that the server cannot map, sorted by name and number. They are in the first
 	// answer of a list.
 	NotAdopted []NotAdopted `cbor:"5,keyasint,omitempty"`
+	// Incomplete holds the versions of which some parts are published, sorted by name. They are in the first answer of a
+	// list.
+	Incomplete []Incomplete `cbor:"6,keyasint,omitempty"`
+}
+
+// Incomplete describes a version that waits for parts.
+type Incomplete struct {
+	// Name is its name.
+	Name string `cbor:"1,keyasint"`
+	// Of is the number of its parts.
+	Of uint64 `cbor:"2,keyasint"`
+	// Parts holds the parts that are published, sorted.
+	Parts []uint64 `cbor:"3,keyasint"`
+	// Bytes is the size of their storages.
+	Bytes uint64 `cbor:"4,keyasint,omitempty"`
+	// StartedAt is the time of the first part, in nanoseconds since 1970, UTC. At EndsAt the version expires.
+	StartedAt int64 `cbor:"5,keyasint,omitempty"`
+	EndsAt    int64 `cbor:"6,keyasint,omitempty"`
+	// Key is the key of its parts.
+	Key string `cbor:"7,keyasint,omitempty"`
 }
 
 // NotAdopted describes a version that an earlier server has kept and that this one cannot map. It stays in the store.
@@ -268,6 +316,8 @@ type VersionInfo struct {
 	Digest []byte `cbor:"12,keyasint,omitempty"`
 	// Placements holds its copies on other devices.
 	Placements []Placement `cbor:"13,keyasint,omitempty"`
+	// Parts is the number of its parts; 0 for a version that was published as a whole.
+	Parts uint64 `cbor:"14,keyasint,omitempty"`
 }
 
 // Placement describes the copy of a version on another device than that of its publication.

@@ -37,6 +37,8 @@ type Digests struct {
 	Name string `cbor:"1,keyasint"`
 	// Version is the version, or 0 for the newest.
 	Version uint64 `cbor:"2,keyasint,omitempty"`
+	// Part limits [Digested].Tensors to a part, if [FeatureParts] was agreed; nil is the whole version.
+	Part *Part `cbor:"3,keyasint,omitempty"`
 }
 
 // Digested answers [Digests].

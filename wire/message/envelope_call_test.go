@@ -146,16 +146,18 @@ func TestAcquiredInParts(t *testing.T) {
 	handles := []Handle{{Kind: "memfd", Bytes: 64, File: 0, Name: "n"}}
 	for i, lease := range []uint64{0, 23, 24, 255, 256, 1 << 20, math.MaxUint64} {
 		source := []string{"", "größer.safetensors"}[i%2]
-		tail, manifest, err := MarshalAcquiredTail(m, handles, source)
+		digest := [][]byte{nil, make([]byte, 32), nil}[i%3]
+		tail, manifest, err := MarshalAcquiredTail(m, handles, source, digest)
 		require.NoError(t, err)
-		want, err := Marshal(Acquired{Lease: lease, Name: "größer", Version: lease / 2, Manifest: *m, Handles: handles, Source: source})
+		want, err := Marshal(Acquired{Lease: lease, Name: "größer", Version: lease / 2, Manifest: *m, Handles: handles, Source: source, Digest: digest})
 		require.NoError(t, err)
-		require.Equal(t, want, append(AppendAcquiredHead(nil, lease, "größer", lease/2, source != ""), tail...))
+		optional := i%2 + len(digest)/32
+		require.Equal(t, want, append(AppendAcquiredHead(nil, lease, "größer", lease/2, optional), tail...))
 		got, err := UnmarshalAcquired(want)
 		require.NoError(t, err)
-		require.Equal(t, AcquiredHead{Lease: lease, Name: "größer", Version: lease / 2, Handles: handles, Manifest: EncodedItem(manifest), Source: source}, got)
+		require.Equal(t, AcquiredHead{Lease: lease, Name: "größer", Version: lease / 2, Handles: handles, Manifest: EncodedItem(manifest), Source: source, Digest: digest}, got)
 	}
-	_, manifest, err := MarshalAcquiredTail(m, handles, "")
+	_, manifest, err := MarshalAcquiredTail(m, handles, "", nil)
 	require.NoError(t, err)
 	model := ModelInfo{Name: "m", Versions: []VersionInfo{{Version: 2}}}
 	want, err := Marshal(InfoResult{Model: model, Manifest: m})

@@ -135,6 +135,16 @@ func samples() []sample {
 			Device: device, Budget: 40 << 30, Keep: int64(5 * time.Minute), Bytes: 1 << 33, Placements: 1, Hits: 5, Copies: 2, CopiedBytes: 1 << 34,
 			CopyTime: int64(time.Second), Evictions: 1, Failures: 1,
 		}}}},
+		{"acquire-part", wire.KindRequest, OpAcquire, 0, &Acquire{Name: "llama", Part: &Part{Index: 1, Of: 2}}},
+		{"acquired-part", wire.KindResponse, OpAcquire, 1, &Acquired{Lease: 9, Name: "llama", Version: 17, Manifest: manifest, Handles: handles, Digest: digest}},
+		{"publish-part", wire.KindRequest, OpPublish, 1, &Publish{Name: "llama", Manifest: manifest, Handles: handles, Part: &Part{Of: 2, Key: "step 17"}}},
+		{"digests-part", wire.KindRequest, OpDigests, 0, &Digests{Name: "llama", Version: 17, Part: &Part{Index: 1}}},
+		{"listed-parts", wire.KindResponse, OpList, 0, &Listed{
+			Models: []ModelInfo{{Name: "llama", Versions: []VersionInfo{{Version: 17, Current: true, Parts: 2}}}},
+			Incomplete: []Incomplete{{
+				Name: "llama", Of: 3, Parts: []uint64{0, 2}, Bytes: 1 << 33, StartedAt: 1_700_000_000_000_000_000, EndsAt: 1_700_000_300_000_000_000, Key: "step 18",
+			}},
+		}},
 		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
 	}, append(callSamples(),
 		sample{"request-metadata", wire.KindRequest, OpCall, 0, &Request{Op: OpCall, Timeout: time.Second, Body: least, Metadata: Metadata{

@@ -44,6 +44,7 @@ func listParts(request func(message.List) (message.Listed, error)) (all message.
 		all.Models = append(all.Models, part.Models...)
 		all.Loading = append(all.Loading, part.Loading...)
 		all.NotAdopted = append(all.NotAdopted, part.NotAdopted...)
+		all.Incomplete = append(all.Incomplete, part.Incomplete...)
 		next, err := nextPart(ask, part)
 		if err != nil || next == nil {
 			return all, err

@@ -38,6 +38,8 @@ type Conn struct {
 	Digests bool
 	// Conditions is set if the owner compares the current version of a name before it changes it.
 	Conditions bool
+	// Parts is set if the owner publishes versions of several parts.
+	Parts      bool
 	placements bool // the owner makes placements
 	pools      bool // the owner reuses result memory
 	inline     bool // small memory may be within frames
@@ -74,6 +76,7 @@ func handshake(ctx context.Context, raw *wire.Conn, hello message.Hello) (*Conn,
 	conn.Digests = agreed.Has(message.FeatureDigests)
 	conn.Conditions = agreed.Has(message.FeatureConditions)
 	conn.placements = agreed.Has(message.FeaturePlacements)
+	conn.Parts = agreed.Has(message.FeatureParts)
 	if agreed.Has(message.FeaturePool) {
 		conn.pools = true
 		conn.slabs.Allow(func() { conn.returnSlabs(conn.slabs.TakeReturns()) }, agreed.Has(message.FeatureRepeat))
@@ -173,7 +176,7 @@ func (c *Conn) pass(frame wire.Frame) error {
 // caller starts Read.
 func newPipe(pipe *transport.Pipe, server message.Hello) *Conn {
 	conn := newConn(pipe, server)
-	conn.Digests, conn.Conditions, conn.placements, conn.labels = true, true, true, true
+	conn.Digests, conn.Conditions, conn.Parts, conn.placements, conn.labels = true, true, true, true, true
 	conn.receiver = transport.NewPipeReceiver(pipe, conn.dispatch)
 	return conn
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ type Lease struct {
 	Server  string
 	Source  string
 	Bytes   int64
+	// Part is the part of the version that was acquired; nil for the whole. Digest is the digest of the whole if the owner
+	// sent it with a part.
+	Part   *message.Part
+	Digest []byte
 
 	record
 	catalog string // id of the owner's versions; a later owner may adopt them
@@ -131,7 +136,7 @@ func (a *Lease) askLocked(conn *Conn) (Request, error) {
 	if a.orphaned || conn.Server.Published() != a.catalog {
 		return Request{}, errOtherCatalog
 	}
-	return a.acquireLocked(conn, message.Acquire{Name: a.Name, Version: a.Version}), nil
+	return a.acquireLocked(conn, message.Acquire{Name: a.Name, Version: a.Version, Part: a.Part}), nil
 }
 
 // acceptLocked implements [content].
@@ -172,10 +177,10 @@ func (a *Lease) endLocked(error) { a.orphanLocked() }
 // release implements [content].
 func (a *Lease) release(conn *Conn) { conn.release(a.lease, a.request) }
 
-// Acquire acquires and maps a version. If wait is set, it waits for an owner. The caller owns the state dict and ends the
+// Acquire acquires and maps a version or a part. If wait is set, it waits for an owner. The caller owns the state dict and ends the
 // lease with Release. A later owner renews the lease of a placement as one of the version: the memory is mapped already.
 func (c *Client) Acquire(ctx context.Context, wait bool, ask message.Acquire) (*Lease, *module.StateDict, error) {
-	a := &Lease{Name: ask.Name}
+	a := &Lease{Name: ask.Name, Part: ask.Part}
 	a.record = record{of: c.Connector, content: a}
 	var sd *module.StateDict
 	err := c.establish(ctx, wait, func(conn *Conn) (err error) {
@@ -222,7 +227,7 @@ func (c *Client) attach(ctx context.Context, conn *Conn, a *Lease, ask message.A
 	for _, storage := range sd.Storages() {
 		a.Bytes += storage.Bytes()
 	}
-	a.Source = message.CutText(got.Source, maxSource)
+	a.Source, a.Digest = message.CutText(got.Source, maxSource), bytes.Clone(got.Digest)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a.Server, a.catalog, a.Version, a.lease, a.request = conn.Server.Server, conn.Server.Published(), got.Version, got.Lease, id

@@ -60,6 +60,8 @@ type entry struct {
 	Retain    *message.Retention `cbor:"12,keyasint,omitempty"` // of the name
 	// Tensors holds the digests of the tensors, 32 bytes each in the order of the manifest, for entryDigests.
 	Tensors []byte `cbor:"13,keyasint,omitempty"`
+	// Parts is the number of parts of a version, for entryPublished.
+	Parts int `cbor:"14,keyasint,omitempty"`
 }
 
 // journal appends entries to a file. It is not safe for concurrent use.

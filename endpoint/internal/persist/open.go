@@ -320,7 +320,7 @@ func (k *Versions) claim(versions map[uint64]entry, c *contents, failed map[uint
 			continue
 		}
 		a := Adopted{ID: id, Withdrawn: k.live[id].withdrawn, Tensors: e.Tensors, Version: Version{
-			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain,
+			Name: e.Name, Number: e.Version, At: e.At, Publisher: e.Publisher, SourceID: e.SourceID, Digests: e.Digests, Retain: e.Retain, Parts: e.Parts,
 			Manifest: e.Manifest, Handles: e.Handles,
 		}}
 		a.Err = failed[id]

@@ -96,6 +96,7 @@ type Version struct {
 	SourceID  string             // identifies the content of the source; may be empty
 	Digests   bool               // digests were requested
 	Retain    *message.Retention // of the name; nil for that of the owner
+	Parts     int                // number of parts that it is joined from; 0 for a whole version
 	Manifest  []byte             // encoded [message.Manifest]
 	Handles   []message.Handle   // handles of its storages
 }
@@ -152,7 +153,7 @@ func (k *Versions) discardLocked(id uint64, files int) {
 func (k *Versions) Published(id uint64, v Version, files int) error {
 	e := entry{
 		Kind: entryPublished, ID: id, Name: v.Name, Version: v.Number, At: v.At, Publisher: v.Publisher, SourceID: v.SourceID,
-		Digests: v.Digests, Retain: v.Retain, Manifest: v.Manifest, Handles: v.Handles, Files: files,
+		Digests: v.Digests, Retain: v.Retain, Parts: v.Parts, Manifest: v.Manifest, Handles: v.Handles, Files: files,
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"math"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -78,6 +79,9 @@ func limitDefaults(l *status.Limits, devices []driver.Device) {
 	results := boundedMemory(devices)
 	orDefault(&l.ObjectBytes, results/4*3)
 	orDefault(&l.ObjectBytesTotal, results)
+	if l.PartTime <= 0 {
+		l.PartTime = 5 * time.Minute
+	}
 	published := totalMemory(devices)
 	manifests := min(512<<20, memory/16)
 	publishDefaults(&l.Publish, status.PublishLimits{Versions: 1024, Storages: 4096, Bytes: published, ManifestBytes: min(256<<20, manifests)})

@@ -44,6 +44,10 @@ func limitTable() []limitRow {
 		{status.LimitStorageBytes, "bytes of storages", "the memory of the devices", "the memory of the devices", errorLimit, publishedUse(func(l status.PublishLimits, u Usage) (int64, int64) { return l.Bytes, u.Bytes })},
 		{status.LimitManifestBytes, "bytes of manifests", "256 MiB", "512 MiB, or 1/16 of the memory", errorLimit, publishedUse(func(l status.PublishLimits, u Usage) (int64, int64) { return l.ManifestBytes, u.Manifests })},
 		{status.LimitPlacementBytes, "bytes of placements", "the budget of the device", "the budgets of the devices", errorLimit, usePlacementBytes},
+		{status.LimitParts, "parts of a version", "1,024", "", "error 18, type `part`", fixedUse(message.MaxParts)},
+		{status.LimitPartTime, "seconds that a version waits for its parts", "300", "", "error 24, type `incomplete`", func(s *Server, _ []clientUse) message.LimitUse {
+			return message.LimitUse{Client: int64(s.Limits.PartTime / time.Second)}
+		}},
 		{status.LimitSourceSize, "bytes of the `source` of a version", "1,024", "", "it is cut", fixedUse(status.MaxSourceBytes)},
 		{status.LimitLabelSize, "bytes of a label", "64", "", "it is cut", fixedUse(status.MaxLabelBytes)},
 		{status.LimitRequests, "requests in flight", "16,384", "", errorLimit, func(s *Server, clients []clientUse) message.LimitUse {

@@ -35,15 +35,16 @@ type ModelsConfig struct {
 // catalog. Its methods are safe for concurrent use.
 type Models struct {
 	ModelsConfig
-	Catalog *catalog.Catalog // names, versions and leases
-	quotas  quotas
-	loads   loads
-	digests digester
-	keeping *keeping // nil if the versions end with this server
-	expiry  expiry
-	renewal *time.Timer // releases the versions of readers that have not renewed their leases
-	changes gate
-	placer  placer
+	Catalog    *catalog.Catalog // names, versions and leases
+	quotas     quotas
+	loads      loads
+	incomplete incompletes // versions of which parts are published
+	digests    digester
+	keeping    *keeping // nil if the versions end with this server
+	expiry     expiry
+	renewal    *time.Timer // releases the versions of readers that have not renewed their leases
+	changes    gate
+	placer     placer
 
 	notAdopted notAdopted // of the store
 
@@ -70,6 +71,9 @@ func NewModels(c ModelsConfig) *Models {
 // StopDigests cancels the computation of digests. Waiters get an error.
 func (m *Models) StopDigests() { m.digests.close() }
 
+// StopParts refuses parts of versions from now on. Publishers that wait for further parts get [status.ErrLeaving].
+func (m *Models) StopParts() { m.incomplete.close(status.ErrLeaving) }
+
 // Leave leaves the kept versions to the next owner, also those whose readers disconnect from now on.
 func (m *Models) Leave() { m.keeping.finish(true) }
 
@@ -95,6 +99,11 @@ func (m *Models) record(change catalog.Change) error {
 		return m.keeping.withdrawn(change.Name)
 	}
 	r := recordOf(change.Record)
+	if change.Replaced != nil && !r.adopted {
+		if err := samePartsAs(recordOf(change.Replaced), r.Parts); err != nil {
+			return err
+		}
+	}
 	if r.SourceID == "" && change.Replaced != nil {
 		r.SourceID = recordOf(change.Replaced).SourceID
 	}
@@ -114,7 +123,7 @@ func (m *Models) List() (out message.Listed) {
 	for _, info := range m.Catalog.List() {
 		out.Models = append(out.Models, encodeInfo(info))
 	}
-	out.Loading, out.NotAdopted = m.loads.list(), m.NotAdopted()
+	out.Loading, out.NotAdopted, out.Incomplete = m.loads.list(), m.NotAdopted(), m.incomplete.list(nil)
 	return out
 }
 
@@ -128,12 +137,27 @@ type Publication struct {
 	SourceID  string             // identifies the content of the source, for the next owner
 	Retain    *catalog.Retention // replaces the retention of the name; nil leaves it
 	Current   *uint64            // number of the version that must be current; nil is no condition
+	Part      message.Part       // makes it a part of a version; Of is 0 for a whole version
+	Parts     int                // number of parts that it was joined from; 0 for a whole version
+	adopted   bool               // an earlier owner has published it
 	tensors   []byte             // digests that an earlier owner has computed
 }
 
-// Publish publishes a state dict as the next version of a name. It takes ownership of the state dict even if it fails.
+// Publish publishes a state dict as the next version of a name, or as a part of it. It takes ownership of the state dict even
+// if it fails.
 func (m *Models) Publish(ctx context.Context, p Publication) (version uint64, err error) {
-	return m.publishRecord(ctx, &record{Publication: p, models: m})
+	return m.publishReceived(ctx, &record{Publication: p, models: m})
+}
+
+// publishReceived publishes a record, which it takes, as a version or as a part of one.
+func (m *Models) publishReceived(ctx context.Context, r *record) (version uint64, err error) {
+	if err := checkPart(r.Part); err != nil {
+		return 0, errors.Join(err, r.Close())
+	}
+	if r.Part.Of > 0 {
+		return m.publishPart(ctx, r)
+	}
+	return m.publishRecord(ctx, r)
 }
 
 // publishRecord fills a record and passes it to the catalog. It takes the record, and closes it after an error.
@@ -182,9 +206,11 @@ func (m *Models) Withdraw(ctx context.Context, name string, current *uint64) err
 	if err != nil && current != nil {
 		return err // only an adopted version can be current
 	}
-	if freed, failed := m.withdrawNotAdopted(name); failed != nil {
+	freed, failed := m.withdrawNotAdopted(name)
+	if failed != nil {
 		return failed
-	} else if err != nil && !freed {
+	}
+	if parts := m.incomplete.withdraw(name); err != nil && !freed && !parts {
 		return err
 	}
 	m.Log.Info("withdrawn", "name", name)

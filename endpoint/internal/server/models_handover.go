@@ -41,6 +41,7 @@ func (m *Models) HandOver(ctx context.Context, id string) (_ string, files map[s
 // Left refuses changes, because a successor serves. The store releases its descriptors; the successor has duplicates.
 func (m *Models) Left() {
 	m.changes.open(true)
+	m.StopParts()
 	if s, ok := m.store.(interface{ Forget() }); ok {
 		s.Forget()
 	}

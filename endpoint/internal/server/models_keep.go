@@ -97,7 +97,7 @@ func (k *keeping) adoptStored(v persist.Adopted) *stored {
 func (r *record) kept(change catalog.Change) persist.Version {
 	return persist.Version{
 		Name: r.Name, Number: change.Version, At: change.Origin.At.UnixNano(), Publisher: originOf(change.Origin), SourceID: r.SourceID,
-		Digests: r.Digests, Retain: encodeRetention(change.Retain), Manifest: r.export.Manifest, Handles: r.export.Handles,
+		Digests: r.Digests, Retain: encodeRetention(change.Retain), Parts: r.Parts, Manifest: r.export.Manifest, Handles: r.export.Handles,
 	}
 }
 
@@ -300,7 +300,7 @@ func (m *Models) adopt(v persist.Adopted) error {
 		m.Log.Warn("a kept retention is ignored", "name", v.Name, "error", err)
 	}
 	_, err = m.publishRecord(context.Background(), &record{models: m, stored: m.keeping.adoptStored(v), Publication: Publication{
-		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain, tensors: v.Tensors,
+		Name: v.Name, StateDict: sd, Origin: origin, Digests: v.Digests, After: v.Number - 1, SourceID: v.SourceID, Retain: retain, tensors: v.Tensors, Parts: v.Parts, adopted: true,
 	}})
 	status.Reach("adopt published")
 	return err

@@ -48,7 +48,7 @@ func (m *Models) page(in message.List, sees func(name string) bool) message.List
 	var out message.Listed
 	room := m.pageRoom()
 	if in.After == "" {
-		out.Loading, out.NotAdopted = m.loads.list(), m.notAdopted.list(sees)
+		out.Loading, out.NotAdopted, out.Incomplete = m.loads.list(), m.notAdopted.list(sees), m.incomplete.list(sees)
 		if sees != nil {
 			out.Loading = slices.DeleteFunc(out.Loading, func(l message.Loading) bool { return !sees(l.Name) })
 		}
@@ -112,6 +112,7 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
 	version.DigestState, version.Digest = recordOf(v.Record).digests.state()
+	version.Parts = uint64(recordOf(v.Record).Parts)
 	for _, d := range v.Devices {
 		version.Devices = append(version.Devices, codec.EncodeDevice(d))
 	}

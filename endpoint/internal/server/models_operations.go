@@ -36,6 +36,10 @@ func (m *modelOperations) acquire(r *session.Request) (session.Run, session.Plac
 	if in.Device == nil {
 		return a, session.InOrder, nil
 	}
+	if in.Part != nil {
+		a.undo()
+		return nil, session.InOrder, fmt.Errorf("%w: a part has no placements: acquire it on the device of its publication, or the whole version", errors.ErrUnsupported)
+	}
 	if err := a.place(driver.UUID(*in.Device)); err != nil {
 		a.undo()
 		return nil, session.InOrder, err
@@ -50,6 +54,7 @@ type acquisition struct {
 	request uint64
 	sub     *session.Subscription
 	lease   *catalog.Lease
+	part    part // of the version, or the whole
 	replied bool // the reply owns the lease
 }
 
@@ -77,6 +82,10 @@ func (a *acquisition) take(in message.Acquire) error {
 	if err != nil {
 		ses.Events.Remove(a.request)
 		return m.absent(in.Name, status.Absent(err))
+	}
+	if a.part, err = recordOf(lease.Record()).part(lease.Version, in.Part); err != nil {
+		ses.Events.Remove(a.request)
+		return errors.Join(err, m.Catalog.Release(lease.ID, ses.ID))
 	}
 	status.Reach("acquire leased")
 	c.leases.put(lease.ID, a.request)
@@ -118,10 +127,13 @@ func (a *acquisition) Run(ctx context.Context, _ *session.Request) (session.Repl
 		}
 	}
 	a.replied = true
-	out := recordOf(a.lease.Record()).export
+	out := a.part.Export
+	if a.lease.Made() != nil { // a placement
+		out = recordOf(a.lease.Record()).export
+	}
 	return &sharedAnswer{
 		answer: answer{after: func() { a.session.Events.Begin(a.sub) }, undo: a.undo},
-		head:   message.AppendAcquiredHead(nil, a.lease.ID, a.lease.Name, a.lease.Version, out.Sourced), tail: out.Tail,
+		head:   message.AppendAcquiredHead(nil, a.lease.ID, a.lease.Name, a.lease.Version, out.Optional), tail: out.Tail,
 		files: out.Files, storages: out.Storages,
 	}, nil
 }
@@ -174,15 +186,27 @@ func (m *modelOperations) publish(ctx context.Context, r *session.Request) (sess
 	rec := &record{models: m.Models, Publication: Publication{
 		Name: in.Name, Origin: catalog.Origin{Source: in.Source, Publisher: c.holder()}, Digests: in.Digests, After: in.After, Retain: retain, Current: in.Current,
 	}}
+	if in.Part != nil {
+		if rec.Part = *in.Part; rec.Part.Of == 0 {
+			return nil, fmt.Errorf("%w: part %d needs the number of parts", status.ErrPart, in.Part.Index)
+		}
+		if err := checkPart(rec.Part); err != nil { // before its memory is mapped
+			return nil, err
+		}
+	}
 	if err := rec.receive(c, &in, r.Files); err != nil {
 		return nil, errors.Join(err, rec.Close())
 	}
 	bytes := rec.StateDict.Bytes()
-	version, err := m.publishRecord(ctx, rec)
+	version, err := m.publishReceived(ctx, rec)
 	if err != nil {
 		return nil, status.Absent(err)
 	}
-	c.audit(changePublish, "name", in.Name, "version", version, "bytes", bytes)
+	attrs := []any{"name", in.Name, "version", version, "bytes", bytes}
+	if in.Part != nil {
+		attrs = append(attrs, "part", in.Part.Index, "of", in.Part.Of)
+	}
+	c.audit(changePublish, attrs...)
 	return &answer{body: message.Published{Version: version}}, nil
 }
 
@@ -296,7 +320,11 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 		return nil, m.absent(in.Name, status.Absent(err))
 	}
 	job := recordOf(lease.Record()).digests
+	part, err := recordOf(lease.Record()).part(lease.Version, in.Part)
 	_ = m.Catalog.Release(lease.ID, r.Session.ID) // best effort: the lease exists
+	if err != nil {
+		return nil, err
+	}
 	if job == nil {
 		return nil, fmt.Errorf("%w: version %d was published without digests of the owner; publish it with digests",
 			status.ErrNotFound, lease.Version)
@@ -304,5 +332,5 @@ func (m *modelOperations) digests(ctx context.Context, r *session.Request) (sess
 	if err := job.wait(ctx); err != nil {
 		return nil, err
 	}
-	return &answer{body: message.Digested{Version: lease.Version, Whole: job.whole[:], Tensors: job.tensors}}, nil
+	return &answer{body: message.Digested{Version: lease.Version, Whole: job.whole[:], Tensors: job.tensors[part.from*len(job.whole) : part.to*len(job.whole)]}}, nil
 }

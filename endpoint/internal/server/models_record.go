@@ -18,12 +18,14 @@ import (
 // version alike. Published records are constant, except for the state of stored and digests.
 type record struct {
 	Publication
-	models  *Models
-	charge  charge           // of the client that published; zero for the server's own process
-	export  *transfer.Export // the answer to readers
-	stored  *stored          // the memory in the store; nil if it ends with this owner
-	digests *digestJob       // nil if the owner does not compute digests
-	pins    pins             // the memory that is pinned for copies to other devices
+	models      *Models
+	charge      charge           // of the client that published; zero for the server's own process
+	partCharges []charge         // of the publishers of its parts
+	export      *transfer.Export // the answer to readers
+	parts       []part           // the answers to readers of parts
+	stored      *stored          // the memory in the store; nil if it ends with this owner
+	digests     *digestJob       // nil if the owner does not compute digests
+	pins        pins             // the memory that is pinned for copies to other devices
 }
 
 // recordOf returns the record of a version of the server's catalog.
@@ -45,7 +47,27 @@ func (r *record) Close() (err error) {
 		err = errors.Join(err, r.StateDict.Close())
 	}
 	m.quotas.giveBack(r.charge)
+	for _, c := range r.partCharges {
+		m.quotas.giveBack(c)
+	}
 	return err
+}
+
+// usage returns what the publishers are charged for.
+func (r *record) usage() (u Usage) {
+	u.add(r.charge.Usage, 1)
+	for _, c := range r.partCharges {
+		u.add(c.Usage, 1)
+	}
+	return u
+}
+
+// usable returns an error if the memory is closed or cannot be made immutable.
+func (r *record) usable() error {
+	if r.StateDict.Closed() { // another reference may hold the memory
+		return status.Closed("the state dict")
+	}
+	return r.freeze()
 }
 
 // check validates what the publisher has set.
@@ -66,10 +88,7 @@ func (r *record) check() error {
 // encoded. The caller closes the record after an error.
 func (r *record) fill() (err error) {
 	m := r.models
-	if r.StateDict.Closed() { // another reference may hold the memory
-		return status.Closed("the state dict")
-	}
-	if err := r.freeze(); err != nil {
+	if err := r.usable(); err != nil {
 		return err
 	}
 	if r.export, err = m.newExport(r.StateDict); err != nil {
@@ -108,7 +127,10 @@ func (r *record) encode() error {
 	if err := out.Encode(r.Origin.Source); err != nil {
 		return err
 	}
-	head := message.AppendAcquiredHead(nil, math.MaxUint64, r.Name, math.MaxUint64, out.Sourced)
+	if err := r.encodeParts(); err != nil {
+		return err
+	}
+	head := message.AppendAcquiredHead(nil, math.MaxUint64, r.Name, math.MaxUint64, out.Optional)
 	if n := int64(len(head) + len(out.Tail)); n > limits.Frame {
 		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", status.ErrTooLarge, n, limits.Frame)
 	}

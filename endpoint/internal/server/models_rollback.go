@@ -41,7 +41,7 @@ func (m *Models) Rollback(ctx context.Context, name string, version uint64, by c
 	old := recordOf(lease.Record())
 	r := &record{models: m, Publication: Publication{
 		Name: name, StateDict: old.StateDict.Alias(), Origin: catalog.Origin{Source: fmt.Sprintf("rollback to version %d", version), Publisher: by},
-		Digests: old.digests != nil,
+		Digests: old.digests != nil, Parts: old.Parts,
 	}}
 	if session != 0 {
 		if err := r.chargeAgain(session, old); err != nil {
@@ -63,8 +63,8 @@ func previous(info catalog.Info) uint64 {
 
 // chargeAgain charges a session for the content of another version: as its publisher, if that was a client.
 func (r *record) chargeAgain(session uint64, old *record) error {
-	c := charge{session: session, Usage: old.charge.Usage}
-	if old.charge == (charge{}) {
+	c := charge{session: session, Usage: old.usage()}
+	if c.Storages < len(old.export.Handles) { // the owner has published it, or a part of it
 		var manifest message.Manifest
 		if err := message.Unmarshal(old.export.Manifest, &manifest); err != nil {
 			return err

@@ -187,6 +187,7 @@ func (s *Server) Drain(ctx context.Context, linger time.Duration, leaving func()
 	s.Models.Leave() // before sessions end and release their versions
 	sessions := s.Stop()
 	s.Models.StopDigests() // fail waiting requests at once
+	s.Models.StopParts()
 	for _, ses := range sessions {
 		if !ses.Own { // this process may still watch its tasks end
 			goodbyeWorker(ctx, ses, linger)
@@ -222,6 +223,7 @@ func (s *Server) close(grace time.Duration) error {
 		ses.Cut()
 	}
 	s.Models.StopDigests()
+	s.Models.StopParts()
 	for _, remove := range s.reclaim {
 		remove()
 	}

@@ -33,6 +33,11 @@ var (
 	ErrNotFound = catalog.ErrNotFound
 	// ErrChanged reports a change of a name that requires another current version.
 	ErrChanged = catalog.ErrChanged
+	// ErrPart reports a part that does not fit the version: another number of parts or key, an index that is published
+	// already, or a name whose versions are not made of parts.
+	ErrPart = errors.New("the part does not fit")
+	// ErrIncomplete reports a version that was not published because parts of it were missing.
+	ErrIncomplete = errors.New("the version is incomplete")
 	// ErrLoading reports a name that the owner is still loading. It also matches [ErrNotFound]. [Client.Watch] reports
 	// when the name is published.
 	ErrLoading = errors.New("still loading")

@@ -30,6 +30,8 @@ const (
 	LimitStorageBytes   Limit = "storage_bytes"
 	LimitManifestBytes  Limit = "manifest_bytes"
 	LimitPlacementBytes Limit = "placement_bytes"
+	LimitParts          Limit = "parts"
+	LimitPartTime       Limit = "part_seconds"
 	LimitSourceSize     Limit = "source_bytes"
 	LimitLabelSize      Limit = "label_bytes"
 	LimitRequests       Limit = "requests"
@@ -73,6 +75,7 @@ type Limits struct {
 	Tasks                           int           // unfinished
 	Publish, PublishTotal           PublishLimits // publications
 	PlacementBytes                  int64         // of placements of one client; 0 for no limit but the budgets
+	PartTime                        time.Duration // of an incomplete version
 }
 
 // PublishLimits limit publications.

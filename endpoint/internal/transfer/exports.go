@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
@@ -22,7 +23,8 @@ import (
 type Export struct {
 	Columns  *message.Manifest // set by a publisher; nil after Encode
 	Tail     []byte            // common part of the answers to readers; nil before Encode
-	Sourced  bool              // Tail has a source
+	Optional int               // number of optional fields in Tail
+	Digest   []byte            // of the whole version, for the export of a part; nil for none
 	Manifest []byte            // the manifest in Tail
 	Handles  []message.Handle  // one for each storage
 	Files    []*os.File        // owned
@@ -71,10 +73,39 @@ func (out *Export) add(s *tensor.Storage) error {
 	return nil
 }
 
+// Part returns the export of some tensors of the same storages. It borrows the descriptors and storages of out, so it must
+// not be closed. It borrows sd.
+func (out *Export) Part(sd *module.StateDict) (*Export, error) {
+	manifest, storages := sd.Manifest()
+	columns, err := codec.EncodeManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	part := &Export{Columns: columns, Storages: storages}
+	for _, s := range storages {
+		i := slices.Index(out.Storages, s)
+		if i < 0 {
+			return nil, fmt.Errorf("%w: a storage of a part is not exported", status.ErrInvalid)
+		}
+		h := out.Handles[i]
+		if h.File >= 0 {
+			part.Files = append(part.Files, out.Files[h.File])
+			h.File = int32(len(part.Files) - 1)
+		}
+		part.Handles = append(part.Handles, h)
+	}
+	return part, nil
+}
+
 // Encode encodes the common part of the answers to readers. source is the source of the publication.
 func (out *Export) Encode(source string) (err error) {
-	out.Sourced = source != ""
-	out.Tail, out.Manifest, err = message.MarshalAcquiredTail(out.Columns, out.Handles, source)
+	if source != "" {
+		out.Optional++
+	}
+	if len(out.Digest) > 0 {
+		out.Optional++
+	}
+	out.Tail, out.Manifest, err = message.MarshalAcquiredTail(out.Columns, out.Handles, source, out.Digest)
 	out.Columns = nil
 	return err
 }

@@ -31,7 +31,7 @@ func Disabled(feature string) bool {
 // Features returns the optional parts of the protocol that this module supports on connections with these limits.
 func Features(l wire.Limits) []string {
 	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureRepeat, message.FeatureOffer, message.FeatureDigests, message.FeatureConditions, message.FeatureInline,
-		message.FeaturePlacements, message.FeatureTaskLabels}
+		message.FeaturePlacements, message.FeatureParts, message.FeatureTaskLabels}
 	if l.WithDefaults().Ring > 0 {
 		list = append(list, message.FeatureRing)
 	}

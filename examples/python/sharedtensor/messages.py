@@ -25,11 +25,12 @@ class Storage(Message):
 
 @dataclass(kw_only=True, slots=True)
 class Acquire(Message):
-    KEYS: ClassVar[dict[str, int]] = {"device": 4}
+    KEYS: ClassVar[dict[str, int]] = {"device": 4, "part": 5}
 
     name: str
     version: U64 = 0
     device: UUID = bytes(16)
+    part: Part | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,6 +41,7 @@ class Acquired(Message):
     manifest: Manifest
     handles: list[Handle]
     source: str = ""
+    digest: bytes = b""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,6 +98,7 @@ class Digested(Message):
 class Digests(Message):
     name: str
     version: U64 = 0
+    part: Part | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -255,6 +258,17 @@ class Holder(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Incomplete(Message):
+    name: str
+    of: U64
+    parts: list[U64]
+    nbytes: U64 = 0
+    started_at: I64 = 0
+    ends_at: I64 = 0
+    key: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
 class Info(Message):
     name: str
     version: U64 = 0
@@ -302,6 +316,7 @@ class Listed(Message):
     next: str = ""
     next_version: U64 = 0
     not_adopted: list[NotAdopted] = field(default_factory=list)
+    incomplete: list[Incomplete] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -464,6 +479,13 @@ class Origin(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Part(Message):
+    index: U64 = 0
+    of: U64 = 0
+    key: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
 class Ping(Message):
     timestamp: I64 = 0
 
@@ -509,6 +531,7 @@ class Publish(Message):
     after: U64 = 0
     retain: Retention | None = None
     current: U64 | None = None
+    part: Part | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -763,6 +786,7 @@ class VersionInfo(Message):
     digest_state: U8 = 0
     digest: bytes = b""
     placements: list[Placement] = field(default_factory=list)
+    parts: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)
