@@ -3,9 +3,11 @@ package keeper_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
@@ -37,6 +39,8 @@ func act(socket string) error {
 				answer, err = c.Publish(ctx, name, sd, endpoint.PublishOptions{})
 				sd.Close()
 			}
+		case "parts": // a version of two parts
+			answer, err = publishParts(ctx, c, dev, name, value)
 		case "fill": // the journal, until it is compacted
 			for range 6 {
 				sd, failed := modelOf(dev, value)
@@ -70,4 +74,27 @@ func act(socket string) error {
 		fmt.Println("ok", answer)
 	}
 	return nil
+}
+
+// publishParts publishes a version of two parts, which have the same values. If one part fails, the other is cancelled.
+func publishParts(ctx context.Context, c *endpoint.Client, dev driver.Device, name string, value int) (uint64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var parts sync.WaitGroup
+	var versions [2]uint64
+	var errs [2]error
+	for i := range versions {
+		parts.Go(func() {
+			sd, err := modelOf(dev, value)
+			if err == nil {
+				versions[i], err = c.Publish(ctx, name, sd, endpoint.PublishOptions{Part: endpoint.Part{Index: i, Of: 2, Key: fmt.Sprint(value)}})
+				sd.Close()
+			}
+			if errs[i] = err; err != nil {
+				cancel()
+			}
+		})
+	}
+	parts.Wait()
+	return versions[0], errors.Join(errs[:]...)
 }

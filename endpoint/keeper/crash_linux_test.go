@@ -59,6 +59,7 @@ func armSteps() {
 // crashSteps are the steps by operation.
 var crashSteps = map[string][]string{
 	"publish":  {"publish exported", "publish begun", "keeper received", "keeper held", "publish stored", "publish recorded", "publish visible", "publish answered"},
+	"parts":    {"part added", "publish begun", "publish stored", "publish recorded", "publish visible"},
 	"withdraw": {"withdraw recorded"},
 	"acquire":  {"acquire requested", "acquire leased", "acquire answered", "acquire mapped"},
 	"adopt":    {"adopt begun", "adopt opened", "adopt published", "adopt done"},
@@ -73,7 +74,7 @@ type cell struct{ operation, step, victim string }
 
 // crashMatrix returns all cells.
 func crashMatrix() (cells []cell) {
-	for _, operation := range []string{"publish", "withdraw", "acquire", "adopt", "upgrade"} {
+	for _, operation := range []string{"publish", "parts", "withdraw", "acquire", "adopt", "upgrade"} {
 		for _, step := range crashSteps[operation] {
 			for _, victim := range []string{"owner", "successor", "keeper", "client", "publisher"} {
 				if victim != "successor" || operation == "upgrade" {
@@ -263,10 +264,13 @@ func (a *actor) ask(command string) (uint64, error) {
 func (c *crashTest) begin(operation string) <-chan error {
 	done := make(chan error, 1)
 	switch operation {
-	case "publish", "withdraw":
+	case "publish", "parts", "withdraw":
 		name := string(rune('a' + c.next%3))
-		if operation == "withdraw" {
+		switch operation {
+		case "withdraw":
 			name = "w"
+		case "parts":
+			name = "parts"
 		}
 		a, value := c.actor("publisher"), c.next
 		c.next++
@@ -280,7 +284,7 @@ func (c *crashTest) begin(operation string) <-chan error {
 				c.acknowledged[name] = published{}
 			case err == nil:
 				c.acknowledged[name] = published{version, value}
-			case known && before.version != 0 && operation == "publish":
+			case known && before.version != 0 && operation != "withdraw":
 				c.acknowledged[name] = before // at least that
 			}
 			done <- err
@@ -349,6 +353,10 @@ func (c *crashTest) run(x cell) {
 	require.NoError(t, err)
 	if x.operation == "withdraw" {
 		c.mustAsk("publish w", c.next)
+	}
+	if x.operation == "parts" {
+		c.mustAsk("parts parts", c.next)
+		c.next++
 	}
 	done, hit, reporter := c.reach(x.step, func() <-chan error { return c.begin(x.operation) })
 	victim := c.victim(x, before, reporter)
