@@ -126,6 +126,24 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, 1, strings.Count(r.stderr, "\n"))
 }
 
+// Two commands publish the parts of one version. The first one waits for the second one.
+func TestPublishParts(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	model := p.model("a.safetensors", 1)
+	p.serve()
+	for _, flags := range [][]string{{"--part", "2/2"}, {"--part", "-1/2"}, {"--part", "1"}, {"--part", "x/y"}, {"--part-key", "k"}, {"--part", "0/2", "n=" + model}} {
+		require.Contains(t, p.fails(cli.ExitUsage, append([]string{"publish", "m=" + model}, flags...)...), "--part", flags)
+	}
+	first := p.start(p.command("publish", "m="+model, "--part", "0/2", "--part-key", "step 7"))
+	require.Eventually(t, func() bool { return strings.Contains(p.must("ls"), "incomplete: has 0 of 2 parts, key step 7") }, time.Minute, time.Millisecond)
+	require.Contains(t, p.run("publish", "m="+model, "--part", "0/2", "--part-key", "step 7").stderr, "published already")
+	require.Equal(t, "published m version 1 from "+model+"\n", p.must("publish", "m="+model, "--part", "1/2", "--part-key", "step 7"))
+	require.Equal(t, cli.ExitOK, first.exit())
+	require.Contains(t, p.must("ls"), "current, 2 parts")
+	require.Contains(t, p.run("publish", "m="+model).stderr, "made of 2 parts")
+}
+
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

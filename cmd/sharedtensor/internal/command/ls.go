@@ -130,8 +130,8 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 		{Title: "TENSORS", Align: term.Right}, {Title: "HOLDERS", Align: term.Right}, {Title: "AGE", Align: term.Right},
 	}
 	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool {
-		placed := slices.ContainsFunc(shown(m, all), func(v endpoint.VersionInfo) bool { return len(v.Placements) > 0 })
-		return m.Loading != nil || len(m.NotAdopted) > 0 || placed
+		marked := slices.ContainsFunc(shown(m, all), func(v endpoint.VersionInfo) bool { return len(v.Placements) > 0 || v.Parts > 0 })
+		return m.Loading != nil || len(m.NotAdopted) > 0 || m.Incomplete != nil || marked
 	})
 	if all || loading {
 		columns = append(columns, term.Column{Title: "STATE", Give: 3})
@@ -166,12 +166,28 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 			}
 			t.Add(m.Name, "-", size, "-", "-", age, loadText(l), l.Source)
 		}
+		if v := m.Incomplete; v != nil {
+			t.Add(m.Name, "-", term.FormatBytes(v.Bytes), "-", "-", term.FormatAge(now.Sub(v.StartedAt)), incompleteText(v), "")
+		}
 		for _, v := range m.NotAdopted {
 			t.Add(m.Name, strconv.FormatUint(v.Version, 10), term.FormatBytes(v.Bytes), "-", "-", term.FormatAge(now.Sub(v.PublishedAt)),
 				"not adopted: "+cli.OneLine(v.Reason), v.Source)
 		}
 	}
 	return t
+}
+
+// incompleteText describes a version that waits for parts.
+func incompleteText(v *endpoint.IncompleteInfo) string {
+	var parts []string
+	for _, i := range v.Parts {
+		parts = append(parts, strconv.Itoa(i))
+	}
+	text := fmt.Sprintf("incomplete: has %s of %d parts", strings.Join(parts, ", "), v.Of)
+	if v.Key != "" {
+		text += ", key " + cli.OneLine(v.Key)
+	}
+	return text
 }
 
 // loadText describes the state of a load: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of memory".
@@ -202,13 +218,17 @@ func placementState(p endpoint.PlacementInfo, now time.Time) string {
 
 // versionState describes the state of a version.
 func versionState(m endpoint.ModelInfo, v endpoint.VersionInfo) string {
+	state := "superseded"
 	switch {
 	case v.Version == m.Current:
-		return "current"
+		state = "current"
 	case v.Withdrawn || m.Current == 0:
-		return "withdrawn"
+		state = "withdrawn"
 	}
-	return "superseded"
+	if v.Parts > 0 {
+		state += fmt.Sprintf(", %d parts", v.Parts)
+	}
+	return state
 }
 
 // source returns the origin of a version: a file if known, otherwise the publishing process.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +21,31 @@ type publishFlags struct {
 	device  string
 	load    loadFlags
 	digests bool
+	part    string // I/N, or empty for a whole version
+	key     string // of the part
+}
+
+// parsePart parses the flags of a part of a version; the zero part without them.
+func (o *publishFlags) parsePart(c *cobra.Command, models int) (p endpoint.Part, err error) {
+	if o.part == "" {
+		if o.key != "" {
+			return p, cli.Usagef(c, "--part-key needs --part")
+		}
+		return p, nil
+	}
+	index, of, _ := strings.Cut(o.part, "/")
+	p.Index, err = strconv.Atoi(index)
+	if err == nil {
+		p.Of, err = strconv.Atoi(of)
+	}
+	switch {
+	case err != nil || p.Index < 0 || p.Index >= p.Of:
+		return p, cli.Usagef(c, "--part %q is not I/N with I from 0 to N-1: use for example 0/2 and 1/2", o.part)
+	case models > 1:
+		return p, cli.Usagef(c, "--part publishes one NAME=PATH, because it waits for the other parts")
+	}
+	p.Key = o.key
+	return p, nil
 }
 
 func newPublishCommand() *cobra.Command {
@@ -28,8 +55,12 @@ func newPublishCommand() *cobra.Command {
 		Short: "Load models and publish them at the running owner",
 		Long: `Load models into shared memory and pass the memory to the running owner, which publishes it as the next version of NAME.
 The memory is not copied and belongs to the owner afterwards, so it outlives this process. Readers of the previous version
-keep it.`,
+keep it.
+
+With --part the model is one part of a version, such as the tensors of one rank of an engine. The command waits until all
+parts are published. Then the version becomes current, for all parts at once.`,
 		Example: `  sharedtensor publish llm=step-2000.safetensors
+  sharedtensor publish --part 0/2 llm=rank-0.safetensors
   sharedtensor publish llm=./checkpoint vad=vad.safetensors`,
 		ValidArgsFunction: completeModels,
 		RunE: func(c *cobra.Command, words []string) error {
@@ -40,19 +71,25 @@ keep it.`,
 			if err != nil {
 				return err
 			}
-			return publish(c, o, models)
+			part, err := o.parsePart(c, len(models))
+			if err != nil {
+				return err
+			}
+			return publish(c, o, models, part)
 		},
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	cli.DeviceFlag(c, &o.device)
 	o.load.add(c)
 	c.Flags().BoolVar(&o.digests, "digests", false, "let the owner compute the SHA-256 of each tensor in the background")
+	c.Flags().StringVar(&o.part, "part", "", "publish part `I/N` of the version, I from 0, and wait for the others")
+	c.Flags().StringVar(&o.key, "part-key", "", "join only parts with the same `text`, such as the training step")
 	return c
 }
 
 // publish loads the models one after the other and passes each to the owner. It connects first, so that nothing is
 // loaded without an owner.
-func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
+func publish(c *cobra.Command, o publishFlags, models []modelArg, part endpoint.Part) (err error) {
 	if err := checkModels(models); err != nil {
 		return err
 	}
@@ -72,7 +109,7 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 	}
 	defer stop()
 	for _, m := range models {
-		version, err := publishOne(ctx, c, o, client, dev, m)
+		version, err := publishOne(ctx, c, o, client, dev, m, part)
 		if err != nil {
 			return err
 		}
@@ -84,14 +121,17 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 }
 
 // publishOne loads a model, passes it to the owner, and unmaps it in this process.
-func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
+func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *endpoint.Client, dev driver.Device, m modelArg, part endpoint.Part) (uint64, error) {
 	sd, _, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := o.owner.Bounded(ctx)
-	defer cancel()
-	version, err := client.Publish(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: o.digests})
+	if part == (endpoint.Part{}) || c.Flags().Changed("timeout") { // the owner limits the wait for other parts
+		var cancel context.CancelFunc
+		ctx, cancel = o.owner.Bounded(ctx)
+		defer cancel()
+	}
+	version, err := client.Publish(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: o.digests, Part: part})
 	return version, errors.Join(err, sd.Close())
 }
 
