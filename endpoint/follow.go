@@ -36,6 +36,9 @@ type ModelVersion struct {
 	StateDict *module.StateDict
 }
 
+// lateVersion is the time after which Follow logs that it waits for the first version.
+const lateVersion = 2 * time.Second
+
 // FollowOptions configures a [Follower]. The zero value accepts every version.
 type FollowOptions struct {
 	// Validate checks a version before it is used. It borrows the state dict. Requests continue with the previous
@@ -151,6 +154,8 @@ func Follow[T any](ctx context.Context, m Models, name string, prepare func(ctx 
 		return nil, modelError("follow", name, 0, err)
 	}
 	go f.run(w)
+	late := time.AfterFunc(lateVersion, func() { f.log.Warn("a model that is followed has no version yet; waiting") })
+	defer late.Stop()
 	select {
 	case <-f.ready:
 		return f, nil
@@ -324,7 +329,7 @@ func (f *Follower[T]) heard(e Event, tries *retries) {
 		f.log.Warn("the owner of a model that is followed is gone; its version stays in use", "server", e.Server)
 		f.set(func(s *FollowStatus) { s.OwnerLost = true })
 	case EventOwnerBack:
-		f.log.Info("the owner of a model that is followed is back", "server", e.Server)
+		f.log.Warn("the owner of a model that is followed is back", "server", e.Server)
 		f.set(func(s *FollowStatus) { s.OwnerLost = false })
 	case EventWithdrawn:
 		tries.stop()

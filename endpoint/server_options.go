@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// ServerOptions configures a server. Devices is required to publish.
+// ServerOptions configures a server.
 type ServerOptions struct {
 	// Socket is the path to listen on. The default is SocketPath("", 0).
 	Socket string

@@ -204,9 +204,12 @@ func serveKept(ctx context.Context, socket string, opts endpoint.ServerOptions) 
 	}
 	defer store.Close()
 	opts.Socket, opts.Keep = socket, store
-	server, err := endpoint.NewServer(opts) // Adopted reports what is there already
+	server, err := endpoint.NewServer(opts)
 	if err != nil {
 		return err
+	}
+	if len(server.Adopted()) == 0 {
+		slog.Info("no earlier owner has published: publish the first version here")
 	}
 	return server.Serve(ctx)
 }

@@ -55,7 +55,7 @@ func (p *Process) dial() (*net.UnixConn, error) {
 	defer said.Close()
 	command.Stderr = said
 	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start a keeper: %w", err)
+		return nil, fmt.Errorf("start a keeper: %w; install the command sharedtensor, or set Options.Command to a program that calls keeper.Serve", err)
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- command.Wait() }()

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ErrForeignFormat is matched by every [FormatError].
@@ -151,6 +153,10 @@ func text(head []byte) (format, advice string) {
 		return "an XML document", adviceDownload + "; this may be a server's error"
 	case strings.HasPrefix(begin, "{\""), strings.HasPrefix(begin, "{\n"), strings.HasPrefix(begin, "{}"), strings.HasPrefix(begin, "{ "):
 		return "a JSON document", "open an index by a name that ends in .json, or the directory that it is in"
+	}
+	if printable := func(r rune) bool { return unicode.IsPrint(r) || unicode.IsSpace(r) }; len(head) > 8 && utf8.Valid(head[:len(head)-utf8.UTFMax]) &&
+		bytes.IndexFunc(head[:len(head)-utf8.UTFMax], func(r rune) bool { return !printable(r) }) < 0 {
+		return "a text file", "name the model's safetensors or GGUF file"
 	}
 	return "", ""
 }

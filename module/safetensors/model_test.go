@@ -150,6 +150,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"shard without a name", weights(`{"a":""}`), nil, ErrShardName, []string{`"a"`}},
 		{"git-lfs pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", nil, ErrForeignFormat, []string{"m.json", "git lfs pull", "not an index"}},
 		{"web page", "<!DOCTYPE html><html>", nil, ErrForeignFormat, []string{"m.json", "a web page"}},
+		{"source code", "package main\n\nfunc main() {}\n", nil, ErrForeignFormat, []string{"m.json", "a text file"}},
 		{"no such shard", weights(`{"a":"1","b":"2"}`), map[string]string{"1": a}, os.ErrNotExist, []string{"2"}},
 		{"bad shard", weights(`{"a":"1"}`), map[string]string{"1": "short"}, ErrTruncated, []string{"1"}},
 		{"not in the shard", weights(`{"a":"1","b":"1"}`), map[string]string{"1": a}, ErrNotInShard, []string{"m.json", `"b"`}},

@@ -142,7 +142,8 @@ func receiveHello(c *wire.Conn) (Hello, error) {
 	case f.Kind == wire.KindGoodbye:
 		return Hello{}, errGoodbye
 	case f.Kind != wire.KindHello || f.ID != 0:
-		return Hello{}, fmt.Errorf("%w: the first frame is a %s of %d, not a hello", wire.ErrProtocol, f.Kind, f.ID)
+		return Hello{}, fmt.Errorf("%w: the peer is no owner (a keeper's socket ends with .keep): its first frame is a %s of %d, not a hello",
+			wire.ErrProtocol, f.Kind, f.ID)
 	}
 	var h Hello
 	if err := Unmarshal(f.Body, &h); err != nil {

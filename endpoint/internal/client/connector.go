@@ -52,6 +52,8 @@ type Connector struct {
 	failed     int  // consecutive failed attempts
 	eager      bool // dial until connected once, even if the table is empty
 	dials      Dials
+	since      time.Time // of the first of the consecutive failed attempts
+	warned     bool      // the log has that no owner is reachable
 	closed     bool
 	notified   State // state at the last change notification
 	changed    Signal
@@ -76,9 +78,13 @@ func (c *Connector) DialEagerly() {
 type attempt struct {
 	now  chan struct{} // closed to skip the pause before it
 	done chan struct{} // closed when the attempt has ended
+	last error         // of the attempt before it, if that failed because no owner serves
 	conn *Conn
 	err  error
 }
+
+// silent is the time without an owner after which the log has a warning.
+const silent = 2 * time.Second
 
 // Connected returns the live connection, or dials until there is one or ctx ends.
 func (c *Connector) Connected(ctx context.Context) (*Conn, error) {
@@ -116,6 +122,9 @@ func (a *attempt) wait(ctx context.Context) (*Conn, error) {
 	case <-a.done:
 		return a.conn, a.err
 	case <-ctx.Done():
+		if a.last != nil {
+			return nil, fmt.Errorf("%w: %w", a.last, ended.Cause(ctx))
+		}
 		return nil, fmt.Errorf("%w: %w", status.ErrUnavailable, ended.Cause(ctx))
 	}
 }
@@ -157,6 +166,9 @@ func (c *Connector) useLocked(conn *Conn) {
 func (c *Connector) attemptLocked() *attempt {
 	if c.attempt == nil {
 		c.attempt = &attempt{now: make(chan struct{}), done: make(chan struct{})}
+		if c.failed > 0 && errors.Is(c.dials.Err, status.ErrUnavailable) {
+			c.attempt.last = c.dials.Err
+		}
 		c.noteLocked()
 		c.work.Add(1)
 		go c.run(c.attempt, c.failed)
@@ -194,8 +206,8 @@ func (c *Connector) run(a *attempt, failures int) {
 			break
 		}
 	}
-	if err != nil {
-		c.attemptFailed(a, err)
+	if err != nil && c.attemptFailed(a, err) {
+		c.Log.Warn("no owner is reachable; trying again", "socket", c.Socket, "error", err)
 	}
 }
 
@@ -230,12 +242,17 @@ func (c *Connector) open() (*Conn, error) {
 	return conn, err
 }
 
-// attemptFailed ends a failed attempt. It starts the next one if a record needs a connection.
-func (c *Connector) attemptFailed(a *attempt, err error) {
+// attemptFailed ends a failed attempt. It starts the next one if a record needs a connection. It returns true once in each outage,
+// when no owner has been reachable for some time.
+func (c *Connector) attemptFailed(a *attempt, err error) (warn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.attempt = nil
-	c.failed++
+	if c.failed++; c.failed == 1 {
+		c.since, c.warned = time.Now(), false
+	}
+	warn = !c.warned && !c.closed && time.Since(c.since) >= silent
+	c.warned = c.warned || warn
 	c.dials.failed(err)
 	c.noteLocked()
 	if a.err = err; c.closed { // the attempt failed because of Close
@@ -243,16 +260,24 @@ func (c *Connector) attemptFailed(a *attempt, err error) {
 	}
 	c.dialLocked()
 	close(a.done)
+	return warn
 }
 
 // succeed makes the connection of an attempt available to requests. It returns false if the client was closed.
 func (c *Connector) succeed(a *attempt, conn *Conn) bool {
+	told := false
+	defer func() { // after the unlock
+		if told {
+			c.Log.Warn("an owner is reachable", "socket", c.Socket)
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return false
 	}
 	c.attempt, c.failed, c.eager = nil, 0, false
+	told, c.warned = c.warned, false
 	c.dials.succeeded()
 	a.conn = conn
 	c.useLocked(conn)

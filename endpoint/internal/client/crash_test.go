@@ -2,7 +2,10 @@ package client_test
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -92,6 +95,42 @@ func TestClientPingWithoutServer(t *testing.T) {
 	require.ErrorContains(t, err, "sharedtensor serve", "the error says what to do")
 	require.Less(t, took, fixture.Promptly)
 }
+
+// What keeps a client from its owner is in the error, also after a wait, and in the log after some seconds.
+func TestClientSaysWhyItWaits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for socket, says := range map[string]string{
+		filepath.Join(dir, "none"): "there is no such socket", file: "it is not a socket",
+	} {
+		_, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket})
+		require.ErrorIs(t, err, endpoint.ErrUnavailable)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, socket)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		logged := make(chan string, 1)
+		log := slog.New(slog.NewTextHandler(writerFunc(func(line []byte) (int, error) {
+			select {
+			case logged <- string(line):
+			default:
+			}
+			return len(line), nil
+		}), nil))
+		go func() { defer cancel(); line := <-logged; logged <- line }() // the wait ends when the log has a line
+		_, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true, Logger: log})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, endpoint.ErrUnavailable)
+		require.ErrorContains(t, err, says)
+		require.Contains(t, <-logged, "no owner is reachable")
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestClientDialWait(t *testing.T) {
 	t.Parallel()

@@ -122,9 +122,16 @@ func (c *Config) trusted(peer wire.Credentials) error {
 func dialError(socket string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("%w on %s: there is no such socket; start an owner with: sharedtensor serve --socket %s NAME=FILE",
-			status.ErrUnavailable, socket, socket)
+		kept := ""
+		if _, err := os.Lstat(socket + ".keep"); err == nil {
+			kept = "; the next owner with --keep adopts what the keeper on " + socket + ".keep holds"
+		}
+		return fmt.Errorf("%w on %s: there is no such socket; start your owner, or: sharedtensor serve --socket %s NAME=FILE%s",
+			status.ErrUnavailable, socket, socket, kept)
 	case errors.Is(err, syscall.ECONNREFUSED):
+		if info, err := os.Stat(socket); err == nil && info.Mode().Type() != os.ModeSocket {
+			return fmt.Errorf("%w on %s: it is not a socket", status.ErrUnavailable, socket)
+		}
 		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", status.ErrUnavailable, socket)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("socket %s: %w: it belongs to another user; its owner lets this one in with --allow-uid %d, and --owner-uid trusts that owner",

@@ -129,6 +129,9 @@ func socketDirectory(path string) error {
 		return err
 	}
 	switch mode := info.Mode().Perm(); {
+	case mode&0o022 != 0 && info.Mode()&os.ModeSticky != 0: // such as /tmp, which must stay as it is
+		return fmt.Errorf("%w: every user may create files in the socket directory %s: make a directory of your own in it with mode 0700",
+			status.ErrPermission, dir)
 	case mode&0o022 != 0:
 		return fmt.Errorf("%w: socket directory %s has mode %#o: others may write it; run chmod go-w on it or choose a directory of your own",
 			status.ErrPermission, dir, mode)

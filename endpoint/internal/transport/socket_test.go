@@ -231,11 +231,15 @@ func TestSocketRefused(t *testing.T) {
 	open := filepath.Join(dir, "open")
 	require.NoError(t, os.Mkdir(open, 0o700))
 	require.NoError(t, os.Chmod(open, 0o777))
+	shared := filepath.Join(dir, "shared")
+	require.NoError(t, os.Mkdir(shared, 0o700))
+	require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky))
 	for _, c := range []struct {
 		name, path string
 		is         error
 		says       string
 	}{
+		{"a directory such as /tmp", filepath.Join(shared, "s.sock"), endpoint.ErrPermission, "make a directory of your own"},
 		{"a file", file, endpoint.ErrInvalid, "not a socket"},
 		{"a directory that others may write", filepath.Join(open, "s.sock"), endpoint.ErrPermission, "chmod go-w"},
 		{"no directory", filepath.Join(dir, "a", "b", "s.sock"), os.ErrNotExist, "socket directory"},
@@ -245,6 +249,7 @@ func TestSocketRefused(t *testing.T) {
 		_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: c.path})
 		require.ErrorIs(t, err, c.is, c.name)
 		require.ErrorContains(t, err, c.says, c.name)
+		require.Equal(t, c.says == "chmod go-w", strings.Contains(err.Error(), "chmod"), c.name)
 	}
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)

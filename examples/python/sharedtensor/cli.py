@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     seed.set_defaults(run=_seed)
     for each in (ls, inspect, get, put, seed):
         each.add_argument("--json", action="store_true", help="print JSON for programs")
+        each.add_argument("--socket", default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # also after the command
     return parser
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 
 from . import forks, system
-from .errors import ClosedError, ConnectionLostError, Error, ProtocolError, ResourceExhaustedError
+from .errors import ClosedError, ConnectionLostError, Error, ProtocolError, ResourceExhaustedError, UnavailableError
 from .op import Kind
 
 HEADER = struct.Struct(">IHHQ")
@@ -253,20 +253,20 @@ class Connection:
     def receive(self, deadline: float | None = None) -> Frame | None:
         """Waits for the next message, files frames gathered into it. Returns None at an ordinary end of the connection.
 
-        Raises ProtocolError for what breaks the protocol and ConnectionLostError where the connection ends within a
-        frame.
+        Raises ProtocolError for what breaks the protocol, ConnectionLostError where the connection ends within a
+        frame, and UnavailableError if nothing arrives until the deadline.
         """
         while True:
             frame = self.next_frame()
             if frame is not None:
                 return frame
+            late: Error = UnavailableError("the peer does not answer")
             if self.partial:
-                left, what = STALL_TIMEOUT, "a frame that has begun does not go on"
+                left, late = STALL_TIMEOUT, ProtocolError("a frame that has begun does not go on")
             else:
                 left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0)
-                what = "the peer says nothing"
             if not self._poll.poll(left * 1000 if left >= 0 else None):
-                raise ProtocolError(what)
+                raise late
             try:
                 if not self.read():
                     return None

@@ -259,6 +259,10 @@ class Session:
             frame = self._conn.receive(deadline)
         except (ConnectionLostError, ClosedError) as err:
             raise UnavailableError(f"the server at {self.path} ended the connection before its hello: {err}") from err
+        except UnavailableError as err:
+            raise UnavailableError(
+                f"the owner at {self.path} does not answer: it may be stopped or have too little processor time"
+            ) from err
         if frame is None or frame.kind == Kind.GOODBYE:
             raise UnavailableError(f"the server at {self.path} is stopping")
         if frame.kind == Kind.ERROR:
@@ -742,7 +746,8 @@ def _dial(path: str, timeout: float) -> Connection:
         if "AF_UNIX path too long" in str(err):
             raise UnavailableError(f"the path {path} is too long for a socket: at most 107 bytes are possible") from err
         raise UnavailableError(
-            f"no server at {path} ({err.strerror or err}): start `sharedtensor serve NAME=FILE`, or say where it is"
+            f"no server at {path} ({err.strerror or err}): start your owner or `sharedtensor serve NAME=FILE`, "
+            "or say where it is"
         ) from err
     return Connection(sock)
 

@@ -29,6 +29,7 @@ def run(*arguments: str, socket: str, status: int = 0) -> str:
 def test_ls_inspect_get_put(module_owner: Owner, folder: Path) -> None:
     socket = module_owner.socket
     assert "base" in run("ls", socket=socket)
+    assert "base" in run("ls", "--socket", socket, socket="/nowhere"), "also after the command"
     assert json.loads(run("ls", "--json", socket=socket))[0]["name"]
     assert "layers.0.weight  float32  64×64" in run("inspect", "base", socket=socket)
     assert len(json.loads(run("inspect", "base", "--json", socket=socket))["tensors"]) == 4

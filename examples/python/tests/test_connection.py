@@ -21,6 +21,7 @@ from sharedtensor import cbor, messages
 from sharedtensor.frames import HEADER
 from sharedtensor.memory import Slab
 from sharedtensor.op import Kind
+from sharedtensor.session import Session
 
 Make = Callable[..., Owner]
 
@@ -470,3 +471,13 @@ def test_error_matches_all_its_classes() -> None:
     for _ in range(100):
         deep = messages.ErrorMessage(code=5, message="x", data=messages.ErrorDetails(cause=deep).plain())
     assert exception_of(deep).code == 5
+
+
+def test_a_stopped_owner_is_unavailable(folder: Path) -> None:
+    """A socket that nobody accepts from answers like an owner that is stopped."""
+    path = str(folder / "stopped.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        with pytest.raises(st.UnavailableError, match=f"{path} does not answer"):
+            Session(path, on_end=lambda _: None, timeout=0.2)

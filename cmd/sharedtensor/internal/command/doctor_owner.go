@@ -129,7 +129,7 @@ func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 		return []finding{fail(check, "", "%v", err)}
 	}
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && len(o.Others(path)) == 0 {
-		return []finding{ok(check, "no owner is running; start one with: sharedtensor serve NAME=FILE")}
+		return []finding{ok(check, "no owner is running; start your program, or: sharedtensor serve NAME=FILE")}
 	}
 	client, err := o.Dial(ctx)
 	if err != nil {

@@ -36,7 +36,8 @@ func newHoldersCommand() *cobra.Command {
 		Use:   "holders [flags] [NAME|ENDPOINT|ID...]",
 		Short: "List the processes that keep models and objects in use",
 		Long: `List the sessions that hold a version of a model or a managed object, with what they hold and since when. A session is one
-connection of a process. Memory is freed when its last holder has released it. The arguments select models by name, objects
+connection of a process. The owner frees memory when its last holder has released it. A process that still maps memory which it has
+released is not listed: grep -l sharedtensor /proc/[0-9]*/maps finds it on the host. The arguments select models by name, objects
 by endpoint, and objects by id or unambiguous prefix of an id. Without arguments all holders are listed. Endpoints that
 other processes offer are listed with these processes in the state "offered".`,
 		Example: "  sharedtensor holders\n  sharedtensor holders llm --json\n  sharedtensor holders build_model\n  sharedtensor holders 5d41402a",

@@ -176,7 +176,7 @@ func newWithdrawCommand() *cobra.Command {
 		Use:   "withdraw [flags] NAME...",
 		Short: "Withdraw names from the owner",
 		Long: `Withdraw names from the owner. They can no longer be attached. Holders of a version are notified and keep it; its memory is
-freed when the last one releases it.`,
+freed when the last one releases it. All versions of a name are withdrawn; rollback makes an earlier version current.`,
 		Example: "  sharedtensor withdraw llm",
 		RunE: func(c *cobra.Command, names []string) error {
 			if len(names) == 0 {

@@ -35,7 +35,8 @@ func newTopCommand() *cobra.Command {
 GPU memory, also those outside sharedtensor, if the host has NVML; endpoints with their call rate, share of cached and failed
 calls, and duration of uncached runs; sessions with what they hold, the owner's first; and tasks. On a terminal the view is redrawn in place: q or ctrl-C ends it, and the space bar refreshes it.
 Otherwise views are printed one after the other. With --once one view is printed, after two samples an interval apart,
-because rates need two. Requests of top itself are not counted.`,
+because rates need two. Requests of top itself are not counted. "of results in used memory" is the share of results whose memory was mapped by
+both processes before, so that no page was allocated.`,
 		Example: `  sharedtensor top
   sharedtensor top --interval 250ms
   sharedtensor top --once --json`,
