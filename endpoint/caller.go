@@ -75,7 +75,7 @@ type caller struct {
 	infoTimeout time.Duration // limits ServerInfo
 }
 
-// Endpoints lists the endpoints, sorted by name.
+// Endpoints implements [Client.Endpoints].
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got message.EndpointsListed
 	if err := c.conn.Request(ctx, client.Request{Op: message.OpEndpoints}, &got); err != nil {
@@ -88,8 +88,7 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	return list, nil
 }
 
-// ServerInfo describes the server: its identity, counters, endpoints and clients. It returns [ErrUnavailable] if no
-// owner serves, or if the owner does not answer within five seconds.
+// ServerInfo implements [Client.ServerInfo].
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.infoTimeout, errInfoTimeout)
 	defer cancel()
@@ -105,8 +104,7 @@ const defaultInfoTimeout = 5 * time.Second
 
 var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", status.ErrUnavailable, defaultInfoTimeout, context.DeadlineExceeded)
 
-// InvalidateCall removes the cached result of a call with that argument, and cancels caching of one that is being
-// computed: later callers get a new run. It reports whether there was one. Callers that have the result keep it.
+// InvalidateCall implements [Client.InvalidateCall].
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
 	if err := c.conn.Ask(ctx, message.OpInvalidateCall, client.Call{Name: name, In: in}, &got); err != nil {
@@ -115,8 +113,7 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 	return got.Count > 0, nil
 }
 
-// InvalidateEndpoint removes all cached results of an endpoint, including those being computed, and returns their
-// number.
+// InvalidateEndpoint implements [Client.InvalidateEndpoint].
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
 	ask := client.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}

@@ -15,16 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Call calls an endpoint and decodes its result into out, a pointer, or drops the result if out is nil. It borrows in,
-// which is encoded by the rules of [Register]. Tensors are shared in place, not copied: the function sees the same
-// memory while it runs. The caller closes the tensors of the result. They stay valid after the owner exits. Other
-// callers may share them, so they must not be written.
-//
-// The reference to a managed result is released at once; use [CallManaged] to keep it.
-//
-// When ctx ends, the function is cancelled and Call returns, even if the owner does not read its socket. Errors: those
-// of the function, with their codes; [ErrNoEndpoint]; those of Dial if the connection is lost. A call that was sent is
-// not repeated after its connection is lost, because the function may have run.
+// Call implements [Client.Call].
 func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	_, err := c.fetch(ctx, client.Call{Name: name, In: in}, out)
 	return err
@@ -121,10 +112,7 @@ func waiting(ctx context.Context, wait func() error) error {
 	return wait()
 }
 
-// Stream calls an endpoint that returns a stream of results. Each pair is either a function that decodes the result
-// into a pointer, once and before the next pair, or an error, which is the last. A result that is not decoded is
-// dropped. Leaving the loop, or the end of ctx, cancels the function at the owner. The function [Stream] has typed
-// results.
+// Stream implements [Client.Stream].
 func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error] {
 	return func(yield func(func(any) error, error) bool) {
 		left := false

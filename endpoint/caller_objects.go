@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// ObjectInfo describes a managed object. It returns a [*StaleError] if the server does not have it.
+// ObjectInfo implements [Client.ObjectInfo].
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := client.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
@@ -20,8 +20,7 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 	return decodeObject(got), nil
 }
 
-// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, oldest
-// first. A long list takes several requests; an object that is created or destroyed meanwhile may be missing.
+// Objects implements [Client.Objects].
 func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
@@ -42,10 +41,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	}
 }
 
-// Destroy removes a managed object and all references to it. It returns the object's last description, including its
-// holders. Their references become stale, with a detail that names the destroying process. Memory that they have mapped
-// stays valid. Errors: [ErrPermission] if this process runs neither as the owner's user nor as root, [ErrStale] if the
-// server does not have the object.
+// Destroy implements [Client.Destroy].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := client.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
@@ -55,8 +51,7 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 	return decodeObject(got), nil
 }
 
-// EnsureLive describes a managed object of the server with that id; an empty id accepts any server. It returns a
-// [*StaleError] with the reason if the object is gone.
+// EnsureLive implements [Client.EnsureLive].
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	answered := info.ServerID

@@ -42,8 +42,6 @@ func TestCallerImplementedByProgram(t *testing.T) {
 	require.Equal(t, 42, got)
 	_, err = endpoint.Call[int](t.Context(), c, "triple", 21)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	_, err = endpoint.CallManaged[int](t.Context(), c, "double", 2)
-	require.ErrorIs(t, err, errors.ErrUnsupported)
 	var items []int
 	for i, err := range endpoint.Stream[int](t.Context(), c, "count", 3) {
 		if err != nil {

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -35,17 +34,12 @@ type Ref[T any] struct {
 }
 
 // CallManaged is [Call] for an endpoint with managed results. It keeps the reference to the result's object. The caller
-// closes the Ref. c must be a [Caller], such as a [Client], a [Server] or a struct that embeds one; otherwise the error is
-// errors.ErrUnsupported. If the result is not a managed object, the error is [ErrInvalid].
-func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
+// closes the Ref. A [Caller] is a [Client], a [Server] or a struct that embeds one. If the result is not a managed object, the error is [ErrInvalid].
+func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Ref[T], error) {
 	if err := checkCaller(c); err != nil {
 		return nil, fmt.Errorf("call %s: %w", status.Shown(name), err)
 	}
-	h, ok := c.(Caller)
-	if !ok {
-		return nil, fmt.Errorf("call %s: %w: a %T keeps no references to managed objects", status.Shown(name), errors.ErrUnsupported, c)
-	}
-	return keepResult[T](ctx, h, client.Call{Name: name, In: in}, "endpoint", name)
+	return keepResult[T](ctx, c, client.Call{Name: name, In: in}, "endpoint", name)
 }
 
 // ResultManaged is [Task.Result] with a typed value that keeps the reference to the result's object, with the errors of

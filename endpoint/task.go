@@ -29,9 +29,7 @@ type Task struct {
 	at *client.TaskID
 }
 
-// Submit starts a call as a task and returns at once. Any endpoint except a stream can run as a task. After Submit has
-// returned, the task outlives ctx and the connection. Its label is that of [WithTaskLabel]. If ctx ends before the caller has the task's id, the task is
-// cancelled. Its arguments are shared as in Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
+// Submit implements [Client.Submit].
 func (c *caller) Submit(ctx context.Context, name string, in any) (*Task, error) {
 	t := &Task{of: c}
 	submit := func(ctx context.Context, call client.Call) error {
@@ -65,8 +63,7 @@ func WithTaskLabel(ctx context.Context, label string) context.Context {
 	return context.WithValue(ctx, taskLabelKey{}, label)
 }
 
-// Task returns the task of an id, such as [Task].ID of another process. It sends no request: the methods of an unknown
-// task return task.ErrNotFound.
+// Task implements [Client.Task].
 func (c *caller) Task(id string) *Task { return &Task{ID: id, of: c, at: &client.TaskID{ID: id}} }
 
 // Info describes the current state of the task. It returns task.ErrNotFound if the task is no longer kept.

@@ -34,12 +34,7 @@ type TaskEvent struct {
 	Task TaskInfo
 }
 
-// WatchTasks follows tasks. It first lists existing tasks in order of submission, then reports every change of state in
-// order, including those of short-lived tasks, with the latest progress. A slow loop skips progress but no states; if
-// too many changes are queued, it receives [TasksMissed]. If the filter has states, a task is reported from the first
-// time it is in one of them. The iteration ends when the loop is left or after an error, the last pair:
-// [ErrUnavailable] if the server is gone, or the cause of ctx. Tasks end with their server: before that error, each task
-// that had not ended is reported as [TaskLost].
+// WatchTasks implements [Client.WatchTasks].
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		shown := map[string]bool{} // tasks that were reported in one of the states
@@ -109,8 +104,7 @@ func (o *openTasks) lost(ctx context.Context, c *caller) []TaskInfo {
 	return o.tasks
 }
 
-// Tasks lists the tasks that the filter selects, in order of submission. Their errors are those of Task, truncated if
-// they are long.
+// Tasks implements [Client.Tasks].
 func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
 	ask := message.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {
