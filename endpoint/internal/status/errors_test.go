@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -71,7 +72,8 @@ func TestErrorWordsDocumented(t *testing.T) {
 // Every exported error of the packages below has a row in Codes.
 func TestEverySentinelHasCode(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true} // never sent
+	// These are never sent: the owner sends an unsupported device as a driver.UnsupportedError.
+	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true, catalog.ErrNoPlace.Error(): true}
 	for _, row := range Codes.Rows() {
 		known[row.Err.Error()] = true
 	}
