@@ -72,8 +72,10 @@ func TestErrorWordsDocumented(t *testing.T) {
 // Every exported error of the packages below has a row in Codes.
 func TestEverySentinelHasCode(t *testing.T) {
 	t.Parallel()
-	// These are never sent: the owner sends an unsupported device as a driver.UnsupportedError.
-	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true, catalog.ErrNoPlace.Error(): true}
+	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true} // never sent
+	for _, err := range []error{catalog.ErrNoPlace, catalog.ErrNoRoom, catalog.ErrHolderFull, catalog.ErrUnplaced} { // sent as UnsupportedError or ErrLimit; the last one has no receiver
+		known[err.Error()] = true
+	}
 	for _, row := range Codes.Rows() {
 		known[row.Err.Error()] = true
 	}
