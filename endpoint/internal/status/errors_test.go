@@ -73,7 +73,8 @@ func TestErrorWordsDocumented(t *testing.T) {
 func TestEverySentinelHasCode(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{wire.ErrNotSent.Error(): true, "the version is older than the one in use": true} // never sent
-	for _, err := range []error{catalog.ErrNoPlace, catalog.ErrNoRoom, catalog.ErrHolderFull, catalog.ErrUnplaced} { // sent as UnsupportedError or ErrLimit; the last one has no receiver
+	// Errors of placements are sent as UnsupportedError or ErrLimit. The last one has no receiver.
+	for _, err := range []error{catalog.ErrNoPlace, catalog.ErrNoRoom, catalog.ErrHolderFull, catalog.ErrUnplaced} {
 		known[err.Error()] = true
 	}
 	for _, row := range Codes.Rows() {
