@@ -52,7 +52,7 @@ type Connector struct {
 	failed     int  // consecutive failed attempts
 	eager      bool // dial until connected once, even if the table is empty
 	dials      Dials
-	since      time.Time // of the first of the consecutive failed attempts
+	since      time.Time // of the first failed attempt since the last connection; zero without one
 	warned     bool      // the log has that no owner is reachable
 	closed     bool
 	notified   State // state at the last change notification
@@ -248,8 +248,9 @@ func (c *Connector) attemptFailed(a *attempt, err error) (warn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.attempt = nil
-	if c.failed++; c.failed == 1 {
-		c.since, c.warned = time.Now(), false
+	c.failed++
+	if c.since.IsZero() {
+		c.since = time.Now()
 	}
 	warn = !c.warned && !c.closed && time.Since(c.since) >= silent
 	c.warned = c.warned || warn
@@ -277,7 +278,7 @@ func (c *Connector) succeed(a *attempt, conn *Conn) bool {
 		return false
 	}
 	c.attempt, c.failed, c.eager = nil, 0, false
-	told, c.warned = c.warned, false
+	c.since, told, c.warned = time.Time{}, c.warned, false
 	c.dials.succeeded()
 	a.conn = conn
 	c.useLocked(conn)

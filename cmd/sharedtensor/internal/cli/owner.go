@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -94,7 +95,8 @@ func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...drive
 	}
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
-	opts := endpoint.ClientOptions{Socket: path, Devices: devices, AllowUIDs: uids, Label: o.label}
+	// Commands print what their user must know, and a log would disturb the view of top.
+	opts := endpoint.ClientOptions{Socket: path, Devices: devices, AllowUIDs: uids, Label: o.label, Logger: slog.New(slog.DiscardHandler)}
 	client, err := endpoint.Dial(ctx, opts)
 	if !errors.Is(err, endpoint.ErrUnavailable) {
 		return client, err

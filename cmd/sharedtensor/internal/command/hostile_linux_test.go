@@ -51,7 +51,7 @@ var hostileCommands = []string{
 	"top --once -i 50ms", "top --once -i 50ms --json", "metrics", "call f", "call f x=1", "call f --json", "call nothing", "submit f", "submit f --json",
 	"tasks", "tasks --json", "wait evil", "wait --json evil", "wait --result evil", "cancel evil", "endpoints", "endpoints f", "endpoints --json",
 	"endpoints nothing", "objects", "objects --json", "release evil", "release --force evil", "release --force --json evil", "invalidate f",
-	"invalidate f x=1 --json", "publish m=model.safetensors", "rollback m", "rollback m --json", "upgrade --within 100ms", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
+	"invalidate f x=1 --json", "publish m=model.safetensors", "rollback m", "rollback m --json", "upgrade --within 100ms", "withdraw m", "place m --device host", "doctor", "doctor --json", "call f x=@m:t",
 }
 
 // hostileWatches run until they are stopped.
