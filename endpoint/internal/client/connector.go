@@ -166,7 +166,7 @@ func (c *Connector) useLocked(conn *Conn) {
 func (c *Connector) attemptLocked() *attempt {
 	if c.attempt == nil {
 		c.attempt = &attempt{now: make(chan struct{}), done: make(chan struct{})}
-		if c.failed > 0 && errors.Is(c.dials.Err, status.ErrUnavailable) {
+		if !c.since.IsZero() && errors.Is(c.dials.Err, status.ErrUnavailable) {
 			c.attempt.last = c.dials.Err
 		}
 		c.noteLocked()
