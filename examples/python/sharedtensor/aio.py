@@ -45,6 +45,7 @@ from .session import Pending, Session
 from .stats import ClientStats
 from .tasks import TaskInfo, TaskList, TaskWatch
 from .tensors import NUMPY, TORCH, A, Choice, NumpyArray, Tensor, Value
+from .version_parts import RankPart
 from .waiting import seconds
 from .watching import Event, Watch
 from .workers import Function
@@ -196,6 +197,7 @@ class Client(Generic[A]):
         tensors: Choice | None = ...,
         framework: None = ...,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[A]: ...
@@ -208,6 +210,7 @@ class Client(Generic[A]):
         tensors: Choice | None = ...,
         framework: TORCH,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[Tensor]: ...
@@ -220,6 +223,7 @@ class Client(Generic[A]):
         tensors: Choice | None = ...,
         framework: NUMPY,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[NumpyArray]: ...
@@ -231,15 +235,16 @@ class Client(Generic[A]):
         tensors: Choice | None = None,
         framework: str | None = None,
         device: Place = None,
+        part: RankPart | None = None,
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> Any:
-        """Attaches to a version, 0 for the newest, or to some of its tensors, on a device as the blocking client does.
-        `wait` is how many seconds to wait for a name that is not published yet."""
+        """Attaches to a version, 0 for the newest, or to some of its tensors, on a device or to a part as the blocking
+        client does. `wait` is how many seconds to wait for a name that is not published yet."""
         chosen = await self._chosen(framework)
         if wait:
             await self._published(name, chosen, seconds(wait))
-        arguments = name, version, chosen, self.sync._leases, tensors, device
+        arguments = name, version, chosen, self.sync._leases, tensors, device, part
         # The driver may have to be loaded to know a GPU.
         return await self._run(
             lambda session: catalog.acquire(*arguments, session=session), timeout, light=device is None
@@ -261,9 +266,11 @@ class Client(Generic[A]):
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
         owner_digests: bool = False,
+        part: tuple[int, int] | None = None,
+        part_key: str = "",
         timeout: float | None = None,
     ) -> int:
-        """Publishes a state dict as the next version of a name and returns that version."""
+        """Publishes a state dict as the next version of a name, or a part of it, and returns that version."""
         make = partial(
             catalog.publish,
             name,
@@ -273,6 +280,8 @@ class Client(Generic[A]):
             metadata=metadata,
             digests=digests,
             owner_digests=owner_digests,
+            part=part,
+            part_key=part_key,
         )
         return await self._run(make, timeout, light=False)
 
@@ -291,6 +300,8 @@ class Client(Generic[A]):
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
         owner_digests: bool = False,
+        part: tuple[int, int] | None = None,
+        part_key: str = "",
         timeout: float | None = None,
     ) -> int:
         """Publishes a version that `create` returned, without a copy, and returns its number. Cancelling the await does
@@ -301,6 +312,8 @@ class Client(Generic[A]):
             metadata=metadata,
             digests=digests,
             owner_digests=owner_digests,
+            part=part,
+            part_key=part_key,
             timeout=timeout,
         )
 
@@ -514,15 +527,23 @@ class Client(Generic[A]):
             watch.close()
 
     @overload
-    def follow(self, name: str, *, framework: None = ..., device: Place = ...) -> Follower[A]: ...
+    def follow(
+        self, name: str, *, framework: None = ..., device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[A]: ...
     @overload
-    def follow(self, name: str, *, framework: TORCH, device: Place = ...) -> Follower[Tensor]: ...
+    def follow(
+        self, name: str, *, framework: TORCH, device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[Tensor]: ...
     @overload
-    def follow(self, name: str, *, framework: NUMPY, device: Place = ...) -> Follower[NumpyArray]: ...
-    def follow(self, name: str, *, framework: str | None = None, device: Place = None) -> Any:
+    def follow(
+        self, name: str, *, framework: NUMPY, device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[NumpyArray]: ...
+    def follow(
+        self, name: str, *, framework: str | None = None, device: Place = None, part: RankPart | None = None
+    ) -> Any:
         """Returns a follower of a name: an asynchronous iterator over its newest versions, which `wait_newer` waits for
         too. It begins with its first use, and ends when the client is closed."""
-        return Follower(self, name, framework, device)
+        return Follower(self, name, framework, device, part)
 
     # ---- a worker
 

@@ -18,6 +18,7 @@ from .placing import Place
 from .session import Session
 from .tasks import TaskInfo
 from .tensors import A
+from .version_parts import RankPart
 from .waiting import seconds
 
 if TYPE_CHECKING:
@@ -106,9 +107,12 @@ class Follower(Generic[A]):
     """The newest version of a name, as `Client.follow` returns it: an asynchronous iterator, which yields the newest
     version, then each time a newer one is there the newest. Closing or dropping it ends the watch."""
 
-    def __init__(self, client: Client[Any], name: str, framework: str | None, device: Place = None) -> None:
+    def __init__(
+        self, client: Client[Any], name: str, framework: str | None, device: Place = None, part: RankPart | None = None
+    ) -> None:
         self._client = client
         self._device = device
+        self._part = part
         self._name = name
         self._framework = framework
         self._sync: watching.Follower[A] | None = None
@@ -126,7 +130,13 @@ class Follower(Generic[A]):
                 await self._client._chosen(self._framework)
                 self._signal = Signal()
                 make: Callable[[], Any] = partial(
-                    watching.Follower, self._client.sync, self._name, self._framework, self._signal.set, self._device
+                    watching.Follower,
+                    self._client.sync,
+                    self._name,
+                    self._framework,
+                    self._signal.set,
+                    self._device,
+                    self._part,
                 )
                 begun: watching.Follower[A] = await uncut(asyncio.to_thread(make), watching.Follower.close)
                 self._sync = begun

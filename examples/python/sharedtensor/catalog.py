@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
 from typing import TYPE_CHECKING, Any
 
-from . import cbor, forks, layout, manifest, messages, op, placing, tables
+from . import cbor, forks, layout, manifest, messages, op, placing, tables, version_parts
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
@@ -23,6 +23,7 @@ from .parts import Part
 from .placing import Place
 from .session import Session
 from .tensors import Choice
+from .version_parts import RankPart
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -35,21 +36,27 @@ def acquire(
     leases: Leases,
     tensors: Choice | None = None,
     device: Place = None,
+    rank: RankPart | None = None,
     *,
     session: Session | None = None,
 ) -> Operation[Model[Any]]:
     """Takes a lease on a version, 0 for the newest, and maps its memory: all of it, or what some tensors need.
 
-    :param device: None for the memory of the publication; see `placing.uuid_of`. With a device the operation is for one
+    :param device: None for the memory of the publication; see `placing.uuid_of`.
+    :param rank: the part of the version to attach, None for the whole. With a device or a part the operation is for one
         session, `session`.
     """
-    place = b""
+    place, wanted = b"", None
     if device is not None:
         assert session is not None
         place = placing.uuid_of(device, session)
+    if rank is not None:
+        assert session is not None
+        wanted = version_parts.of_reader(rank, session)
 
     def finish(frame: Frame, session: Session) -> Model[Any]:
         answer, lease = _leased(frame, session, place)
+        lease.part, lease.digest = wanted, answer.digest
         specs, metadata = manifest.unpack(answer.manifest)
         check_storages(answer.manifest.storages, answer.handles)
         part = None if tensors is None else Part.of(specs, tensors)
@@ -62,7 +69,7 @@ def acquire(
         model.partial = part is not None
         return model
 
-    body = messages.Acquire(name=name, version=version, device=place or bytes(16))
+    body = messages.Acquire(name=name, version=version, device=place or bytes(16), part=wanted)
     return Operation(Op.ACQUIRE, body, finish, discard=_discard_lease, repeatable=True).named(f"acquire {name!r}")
 
 
@@ -132,7 +139,8 @@ class Leases:
 
 def _take_again(lease: Lease, session: Session) -> None:
     try:
-        frame = session.request(Op.ACQUIRE, messages.Acquire(name=lease.name, version=lease.version), timeout=10)
+        wanted = messages.Acquire(name=lease.name, version=lease.version, part=lease.part)
+        frame = session.request(Op.ACQUIRE, wanted, timeout=10)
     except Error as err:
         if session.closed is None:
             lease.lost(str(err))
@@ -165,8 +173,11 @@ def publish(
     metadata: MappingABC[str, str] | None,
     digests: bool,
     owner_digests: bool,
+    part: tuple[int, int] | None = None,
+    part_key: str = "",
 ) -> Operation[int]:
     """Lays the tensors out in one slab, copies them there, and hands it over. The result is the version."""
+    rank = None if part is None else version_parts.of_publisher(part, part_key, session)
     metadata = metadata or {}
     if owner_digests:
         require_digests(session)
@@ -182,6 +193,7 @@ def publish(
             metadata=metadata,
             owner_digests=owner_digests,
             digests=digests,
+            rank=rank,
         )
     device_of(session, op.HOST)  # raises before memory is allocated
     plan = layout.plan(described)
@@ -191,7 +203,17 @@ def publish(
         plan.fill(slab)
         slab.seal()
         specs = plan.with_digests(slab) if digests else plan.specs
-        made = hand_over(name, specs, slab, session, source=source, metadata=metadata, owner_digests=owner_digests)
+        made = hand_over(
+            name,
+            specs,
+            slab,
+            session,
+            source=source,
+            metadata=metadata,
+            owner_digests=owner_digests,
+            part=part,
+            part_key=part_key,
+        )
     except BaseException:
         pool.put(slab)
         raise
@@ -208,8 +230,11 @@ def hand_over(
     source: str,
     metadata: MappingABC[str, str],
     owner_digests: bool,
+    part: tuple[int, int] | None = None,
+    part_key: str = "",
 ) -> Operation[int]:
     """Publishes a slab that is filled and sealed. The result is the version. The slab stays the caller's."""
+    rank = None if part is None else version_parts.of_publisher(part, part_key, session)
     device = device_of(session, op.HOST)
     storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
     handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
@@ -219,6 +244,7 @@ def hand_over(
         handles=[handle],
         source=cbor.shown(source),
         digests=owner_digests,
+        part=rank,
     )
     return Operation(
         Op.PUBLISH,

@@ -23,6 +23,7 @@ from .serverinfo import ServerInfo
 from .stats import ClientStats
 from .tasks import Task, TaskList, TaskWatch
 from .tensors import NUMPY, TORCH, A, Choice, NumpyArray, Tensor, Value
+from .version_parts import RankPart
 from .waiting import seconds
 from .watching import Follower, Watch
 from .workers import Function, Offer
@@ -112,6 +113,7 @@ class Client(Connection, Generic[A]):
         tensors: Choice | None = ...,
         framework: None = ...,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[A]: ...
@@ -124,6 +126,7 @@ class Client(Connection, Generic[A]):
         tensors: Choice | None = ...,
         framework: TORCH,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[Tensor]: ...
@@ -136,6 +139,7 @@ class Client(Connection, Generic[A]):
         tensors: Choice | None = ...,
         framework: NUMPY,
         device: Place = ...,
+        part: RankPart | None = ...,
         wait: float = ...,
         timeout: float | None = ...,
     ) -> Model[NumpyArray]: ...
@@ -147,6 +151,7 @@ class Client(Connection, Generic[A]):
         tensors: Choice | None = None,
         framework: str | None = None,
         device: Place = None,
+        part: RankPart | None = None,
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> Any:
@@ -158,6 +163,7 @@ class Client(Connection, Generic[A]):
         :param framework: "torch" or "numpy", what its tensors are.
         :param device: where the memory is: "cpu", or "cuda:0" by the number of this process. The owner copies the
             version there once for all processes (``serve --place``). By default it is where it was published.
+        :param part: the index of the part of a version that several ranks publish, or (index, number of parts).
         :param wait: seconds to wait for a name that is not published yet.
 
         Raises NotFoundError, VersionNotFoundError, and UnsupportedError if the owner places nothing on the device. The
@@ -169,7 +175,7 @@ class Client(Connection, Generic[A]):
             with self.follow(name) as follower:
                 limit = seconds(wait)
                 follower._wait(0, None if limit is None else time.monotonic() + limit)
-        return self._acquire(name, version, chosen, tensors, device, timeout)
+        return self._acquire(name, version, chosen, tensors, device, part, timeout)
 
     def publish(
         self,
@@ -180,6 +186,8 @@ class Client(Connection, Generic[A]):
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
         owner_digests: bool = False,
+        part: tuple[int, int] | None = None,
+        part_key: str = "",
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version.
@@ -192,6 +200,9 @@ class Client(Connection, Generic[A]):
         :param metadata: texts for the clients that acquire it.
         :param digests: sends the SHA-256 of each tensor along: readers find it in `Model.spec(name).digest`.
         :param owner_digests: has the owner compute digests itself, in the background; `digest` waits for them.
+        :param part: (index, number of parts) of a version that several ranks publish. `publish` then waits for the
+            other parts, and all become current at once. IncompleteVersionError if they do not come in time.
+        :param part_key: what all parts of the version must have in common, such as the training step.
         """
         make = partial(
             catalog.publish,
@@ -202,6 +213,8 @@ class Client(Connection, Generic[A]):
             metadata=metadata,
             digests=digests,
             owner_digests=owner_digests,
+            part=part,
+            part_key=part_key,
         )
         return self._run_made(make, timeout=timeout)
 
@@ -256,15 +269,23 @@ class Client(Connection, Generic[A]):
         return Watch(self, names)
 
     @overload
-    def follow(self, name: str, *, framework: None = ..., device: Place = ...) -> Follower[A]: ...
+    def follow(
+        self, name: str, *, framework: None = ..., device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[A]: ...
     @overload
-    def follow(self, name: str, *, framework: TORCH, device: Place = ...) -> Follower[Tensor]: ...
+    def follow(
+        self, name: str, *, framework: TORCH, device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[Tensor]: ...
     @overload
-    def follow(self, name: str, *, framework: NUMPY, device: Place = ...) -> Follower[NumpyArray]: ...
-    def follow(self, name: str, *, framework: str | None = None, device: Place = None) -> Any:
-        """Returns a follower of a name: it returns the newest version and waits for newer ones. `device` is that of
-        `acquire`."""
-        return Follower(self, name, framework, device=device)
+    def follow(
+        self, name: str, *, framework: NUMPY, device: Place = ..., part: RankPart | None = ...
+    ) -> Follower[NumpyArray]: ...
+    def follow(
+        self, name: str, *, framework: str | None = None, device: Place = None, part: RankPart | None = None
+    ) -> Any:
+        """Returns a follower of a name: it returns the newest version and waits for newer ones. `device` and `part` are
+        those of `acquire`."""
+        return Follower(self, name, framework, device=device, part=part)
 
     # ---- a worker
 

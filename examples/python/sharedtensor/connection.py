@@ -24,6 +24,7 @@ from .placing import Place
 from .reconnect import look_again, renew_late, resume, start_to_look
 from .session import Pending, Session
 from .tensors import Choice
+from .version_parts import RankPart
 from .waiting import seconds
 from .watching import Watch
 from .workers import Function, Offer
@@ -244,14 +245,15 @@ class Connection:
         framework: Framework,
         tensors: Choice | None = None,
         device: Place = None,
+        part: RankPart | None = None,
         timeout: float | None = None,
     ) -> Model[Any]:
-        """Attaches to a version, on a device unless that is None."""
+        """Attaches to a version, on a device unless that is None, or to a part of it."""
         arguments = name, version, framework, self._leases, tensors
-        if device is None:
+        if device is None and part is None:
             return self._run(catalog.acquire(*arguments), timeout=timeout)
         return self._run_made(
-            lambda session: catalog.acquire(*arguments, device, session=session), timeout=timeout, repeatable=True
+            lambda session: catalog.acquire(*arguments, device, part, session=session), timeout=timeout, repeatable=True
         )
 
     def _run_steps(self, steps: Steps[T], *, timeout: float | None = None) -> T:

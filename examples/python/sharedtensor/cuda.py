@@ -607,6 +607,7 @@ def publish(
     metadata: Mapping[str, str],
     owner_digests: bool,
     digests: bool = False,
+    rank: messages.Part | None = None,
 ) -> Operation[int]:
     """Hands over a state dict with tensors on GPUs: one slab for each device, filled by copies on that device."""
     places: dict[str, dict[str, Described]] = {}
@@ -635,7 +636,9 @@ def publish(
     except BaseException:
         close_all(files)
         raise
-    body = messages.Publish(name=name, manifest=packed, handles=handles, source=source, digests=owner_digests)
+    body = messages.Publish(
+        name=name, manifest=packed, handles=handles, source=source, digests=owner_digests, part=rank
+    )
     return Operation(
         Op.PUBLISH, body, lambda frame, _: messages.Published.decode(frame.body).version, files=files, done=kept.clear
     )

@@ -222,6 +222,12 @@ class DeadlineExceededError(Error, TimeoutError):
     code, type = 24, "deadline exceeded"
 
 
+class IncompleteVersionError(DeadlineExceededError):
+    """Not all parts of a version were published in time, or its name was withdrawn before. No part is published."""
+
+    type = "incomplete"
+
+
 class OutOfMemoryError(Error, MemoryError):
     """The system refused the memory."""
 

@@ -101,9 +101,11 @@ class Lease(Held):
     :ivar memory: what identifies the memory of each storage, to recognize it after a reconnect.
     :ivar placement: the UUID of the device that the lease was requested on, b"" for the origin. A lease of a placement
         is renewed as one of the origin, because this process has the memory of the placement.
+    :ivar part: the part of the version that was requested, None for the whole.
+    :ivar digest: of the whole version that the part belongs to, b"" if it is not known or there is no part.
     """
 
-    __slots__ = ("memory", "name", "place", "placement", "server", "version")
+    __slots__ = ("digest", "memory", "name", "part", "place", "placement", "server", "version")
 
     def __init__(self, session: Session, number: int, name: str, version: int) -> None:
         super().__init__(session, number)
@@ -113,6 +115,8 @@ class Lease(Held):
         self.place = session.path, session.uid
         self.memory: list[tuple[Any, ...]] = []
         self.placement = b""
+        self.part: messages.Part | None = None
+        self.digest = b""
 
     @staticmethod
     def request(session: Session, number: Any) -> None:

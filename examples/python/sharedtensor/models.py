@@ -281,6 +281,19 @@ class Model(StateDict[A]):
         return self._lease.server
 
     @property
+    def part(self) -> tuple[int, int] | None:
+        """The part of the version that the model is: its index, and the number of parts if that was given, else 0. None
+        for a whole version."""
+        part = self._lease.part
+        return None if part is None else (part.index, part.of)
+
+    @property
+    def version_digest(self) -> bytes:
+        """The digest of the whole version that the part belongs to, which attributes an answer to the version of all
+        ranks. b"" without digests of the publishers, and for a model that is no part: see `Client.digest`."""
+        return self._lease.digest
+
+    @property
     def placement(self) -> bytes:
         """The UUID of the device that the model was acquired on; b"" if none was named."""
         return self._lease.placement
@@ -299,7 +312,7 @@ class Model(StateDict[A]):
         try:
             if {mapping.device for mapping in self.mappings} == {placing.uuid_of(device, session)}:
                 return super().to(device)
-            return client._acquire(self.name, self.version, self._framework, self._chosen(), device)
+            return client._acquire(self.name, self.version, self._framework, self._chosen(), device, self.part)
         except (UnsupportedError, InvalidArgumentError):
             return super().to(device)
 
@@ -356,7 +369,8 @@ class Model(StateDict[A]):
             client = self._leases.client()
             if client is None:
                 raise ClosedError(f"{self.name!r} cannot wake: its client is gone")
-            self.remap(client._acquire(self.name, self.version, self._framework, self._chosen(), self._device, timeout))
+            version = self.name, self.version, self._framework, self._chosen()
+            self.remap(client._acquire(*version, self._device, timeout=timeout))
         else:
             self._map_all()
         self._asleep = False
@@ -432,7 +446,7 @@ class Model(StateDict[A]):
         tensors = self._chosen()
         place = self._device if self._asleep else self.placement
         version = self.server, self.name, self.version
-        return pickling.attach, (*self._lease.place, *version, self._framework, tensors, place)
+        return pickling.attach, (*self._lease.place, *version, self._framework, tensors, place, self.part)
 
     def __enter__(self) -> Model[A]:
         return self

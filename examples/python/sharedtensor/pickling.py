@@ -36,13 +36,14 @@ def attach(
     framework: Framework,
     tensors: list[str] | None = None,
     placement: bytes = b"",
+    part: tuple[int, int] | None = None,
 ) -> Model[Any]:
     """Acquires the model that a pickle refers to, on the same device. Raises VersionNotFoundError if the owner has
     freed the version, and StaleHandleError if the owner was replaced by another."""
     client = shared_client(path, uid)
     if client._session().published != server:
         raise StaleHandleError(f"the owner that had {name!r} version {version} is gone: acquire it anew")
-    return client._acquire(name, version, choose(framework), tensors, placement or None)
+    return client._acquire(name, version, choose(framework), tensors, placement or None, part)
 
 
 def task(path: str, uid: int | None, id: str) -> Task:

@@ -252,7 +252,7 @@ class Session:
             version="python",
             pid=os.getpid(),
             label=label(),
-            features=["offer", "digests", "placements", kept.FEATURE, inline.FEATURE],
+            features=["offer", "digests", "placements", "parts", kept.FEATURE, inline.FEATURE],
         )
         try:
             self._conn.send(Kind.HELLO, 0, mine.encode())

@@ -19,6 +19,7 @@ from .operations import REPEATABLE
 from .placing import Place
 from .session import Session
 from .tensors import A
+from .version_parts import RankPart
 from .waiting import Monitor, seconds
 
 if TYPE_CHECKING:
@@ -218,10 +219,12 @@ class Follower(Generic[A]):
         framework: str | None,
         on_change: Callable[[], None] | None = None,
         device: Place = None,
+        part: RankPart | None = None,
     ) -> None:
-        """`on_change` is called from any thread after each event of the name, and at the end. `device` is that of
-        `Client.acquire`."""
+        """`on_change` is called from any thread after each event of the name, and at the end. `device` and `part` are
+        those of `Client.acquire`."""
         self._device = device
+        self._part = part
         self._client = client
         self._name = name
         self._framework = framework
@@ -319,6 +322,7 @@ class Follower(Generic[A]):
                     self._name,
                     framework=self._framework,  # type: ignore[arg-type]
                     device=self._device,
+                    part=self._part,
                 )
                 with self._monitor.lock:
                     self._newest = max(self._newest, self._current.version)

@@ -59,6 +59,8 @@ class VersionWriter(StateDict[A]):
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
         owner_digests: bool = False,
+        part: tuple[int, int] | None = None,
+        part_key: str = "",
         timeout: float | None = None,
     ) -> int:
         """Publishes what was written as the next version of the name and returns that version. The parameters are those
@@ -86,6 +88,8 @@ class VersionWriter(StateDict[A]):
                     source=source,
                     metadata=metadata or {},
                     owner_digests=owner_digests,
+                    part=part,
+                    part_key=part_key,
                 ),
                 timeout=timeout,
             )
