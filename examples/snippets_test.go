@@ -446,3 +446,29 @@ func TestHandBack(t *testing.T) {
 	require.NoError(t, handBack(ctx, client, llm), "the owner has it")
 	require.EqualValues(t, 4, llm.Status().Version)
 }
+
+func attachOnGPU(ctx context.Context, name string) error {
+	gpu, err := cuda.Open(0) // it must outlive the client and its handles
+	if err != nil {
+		return err
+	}
+	defer gpu.Close()
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{gpu}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	model, err := client.Acquire(ctx, name, endpoint.AcquireOptions{Device: gpu})
+	if err != nil {
+		return err
+	}
+	return model.Close()
+}
+
+// attachOnGPU needs a GPU, on which the suite of gpu_test tests it. Without a driver it fails with a reason.
+func TestAttachOnGPUWithoutDriver(t *testing.T) {
+	if devices, err := cuda.Devices(); err == nil && len(devices) > 0 {
+		t.Skip("this machine has a GPU, and no owner serves")
+	}
+	require.Error(t, attachOnGPU(t.Context(), "m"))
+}

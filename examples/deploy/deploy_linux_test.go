@@ -31,8 +31,14 @@ func TestMetricsExist(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, metrics.Write(&text, info))
 	known := map[string]bool{"sharedtensor_up": true} // of the command metrics
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(text.String(), -1) {
-		known[m[1]] = true
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)`).FindAllStringSubmatch(text.String(), -1) {
+		if m[2] != "histogram" {
+			known[m[1]] = true
+			continue
+		}
+		for _, part := range []string{"_bucket", "_sum", "_count"} {
+			known[m[1]+part] = true
+		}
 	}
 	labels := map[string]bool{"instance": true} // of Prometheus
 	for _, m := range regexp.MustCompile(`([a-z_]+)="`).FindAllStringSubmatch(text.String(), -1) {

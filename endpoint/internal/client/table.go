@@ -406,11 +406,12 @@ func (c *Connector) end(r *record, err error) bool {
 // abandon ends a record whose caller has left with cause, and cancels its request if it is not answered.
 func (c *Connector) abandon(r *record, cause error) {
 	c.mu.Lock()
-	conn, id, unanswered := r.conn, r.sentID, r.state == sent
+	conn, id := r.conn, r.sentID // nil if the connection or the client has ended
+	unanswered := conn != nil && r.state == sent && id != 0
 	r.left = true
 	c.mu.Unlock()
 	c.end(r, cause)
-	if unanswered && id != 0 {
+	if unanswered {
 		conn.cancel(id, cause)
 	}
 }

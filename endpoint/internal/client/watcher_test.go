@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -212,4 +213,47 @@ func TestWatcherListsWithdrawnNames(t *testing.T) {
 		require.Contains(t, got, Event{Name: "c", Version: 4, Server: "one"})
 		require.NoError(t, c.Current().reason())
 	})
+}
+
+// A watch whose client or connection ends before the owner answers fails with the reason.
+func TestWatchEndsBeforeItsAnswer(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(c *Client, w *fakeOwner, leave context.CancelFunc){
+		"client closed":    func(c *Client, _ *fakeOwner, _ context.CancelFunc) { c.Close() },
+		"connection ended": func(_ *Client, w *fakeOwner, _ context.CancelFunc) { w.conn.cut() },
+		"caller left":      func(_ *Client, _ *fakeOwner, leave context.CancelFunc) { leave() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, w := session(t)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := c.Watch(ctx, false, "m")
+				failed <- err
+			}()
+			w.NextRequest(message.OpWatch, nil)
+			end(c, w, leave)
+			select {
+			case err := <-failed:
+				require.Error(t, err)
+			case <-time.After(waitLimit):
+				require.Fail(t, "the watch waits")
+			}
+		})
+	}
+}
+
+// A caller that leaves after its client was closed cancels nothing.
+func TestAbandonAfterClose(t *testing.T) {
+	t.Parallel()
+	c, w := session(t)
+	watcher := c.newWatcher([]string{"m"})
+	require.True(t, c.add(&watcher.record))
+	w.NextRequest(message.OpWatch, nil)
+	require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return watcher.sentID != 0 }, waitLimit, time.Millisecond)
+	c.Close()
+	c.abandon(&watcher.record, context.Canceled)
+	require.ErrorIs(t, watcher.ended, status.ErrClosed)
 }

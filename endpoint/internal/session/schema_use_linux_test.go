@@ -54,14 +54,14 @@ func TestWatchEventKinds(t *testing.T) {
 	require.Equal(t, readSchemaTables(t).Numbers["event"], sent)
 }
 
-// The memory of a version is sealed, so an acquire contains only a name, a version and a device.
+// The memory of a version is sealed, so an acquire contains only a name, a version, a device and a part.
 func TestClientAcquireRequest(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for _, f := range readSchemaTables(t).Messages["acquire"] {
 		names = append(names, f.Name)
 	}
-	require.Equal(t, []string{"name", "version", "device"}, names)
+	require.Equal(t, []string{"name", "version", "device", "part"}, names)
 }
 
 // The list of versions contains their devices, as the schema specifies.
