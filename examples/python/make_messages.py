@@ -39,7 +39,7 @@ TYPES = {
 DEFAULTS = {"str": '""', "bytes": 'b""', "bool": "False", "Any": "None", "UUID": "bytes(16)"}
 NAMES = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
 """Names that Python has for something else."""
-PRESENT = {("publish", "current"), ("withdraw", "current")}
+PRESENT = {("acquire", "device"), ("publish", "current"), ("withdraw", "current")}
 """Fields of messages in which zero is another value than none."""
 
 HEAD = '''"""Messages, one class each, the n-th field with the key n, or with that of KEYS.

@@ -69,7 +69,7 @@ def acquire(
         model.partial = part is not None
         return model
 
-    body = messages.Acquire(name=name, version=version, device=place or bytes(16), part=wanted)
+    body = messages.Acquire(name=name, version=version, device=place or None, part=wanted)
     return Operation(Op.ACQUIRE, body, finish, discard=_discard_lease, repeatable=True).named(f"acquire {name!r}")
 
 

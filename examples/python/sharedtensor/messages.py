@@ -29,7 +29,7 @@ class Acquire(Message):
 
     name: str
     version: U64 = 0
-    device: UUID = bytes(16)
+    device: UUID | None = None
     part: Part | None = None
 
 

@@ -383,6 +383,7 @@ def test_described_tensors_are_host_memory_for_copies() -> None:
 WORKER = """
 import sys
 import numpy as np
+
 import sharedtensor as st
 sys.path.insert(0, sys.argv[2])
 from test_gate import numpy_case, strided
@@ -403,7 +404,7 @@ def each() -> object:
     for i in range(0, len(cases), 40):
         yield [numpy_case(*case) for case in cases[i : i + 40]]
 
-print("offered", flush=True)
+print("started", flush=True)
 c.serve()
 """
 
@@ -413,13 +414,16 @@ def test_every_stride_pattern_arrives_at_a_worker_and_as_its_result(make_owner: 
     import sys
     from pathlib import Path
 
+    from conftest import eventually  # not at the top: the worker imports this file without pytest's path
+
     owner = make_owner("serve", "--offers")
     folder = str(Path(__file__).parent)
     process = subprocess.Popen([sys.executable, "-c", WORKER, owner.socket, folder], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None and process.stdout.readline() == "offered\n"
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
         expected = [numpy_case(*case) for case in strided(negative=True)]
         with st.connect(owner.socket, framework="numpy") as client:
+            eventually(lambda: any(e.name == "each" for e in client.endpoints()), "the functions are offered")
             streamed: list[Any] = []
             for part in client.stream("each"):
                 streamed += part
